@@ -1,0 +1,32 @@
+"""Compiler plugins for stock Triton, in Python: passes, dialects, operations, pipelines."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from remora import errors
+from remora.errors import RemoraError
+
+if TYPE_CHECKING:
+    from xdsl.passes import ModulePass
+
+    from remora.pipeline import PassRef, Pipeline, use
+
+__version__ = "0.1.0"
+
+# Loaded when first asked for, so that importing remora stays cheap.
+_LAZY = {
+    "ModulePass": "xdsl.passes",
+    "PassRef": "remora.pipeline",
+    "Pipeline": "remora.pipeline",
+    "use": "remora.pipeline",
+}
+
+__all__ = ["ModulePass", "PassRef", "Pipeline", "RemoraError", "errors", "use"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LAZY:
+        raise AttributeError(f"module 'remora' has no attribute {name!r}")
+    return getattr(importlib.import_module(_LAZY[name]), name)

@@ -1,0 +1,176 @@
+"""The catalogue of errors: one class for each mistake, with what, where, and the way out.
+
+Every error that Remora raises on purpose derives from :class:`RemoraError`.
+Triton wraps what is raised while it reads a kernel into its own
+``CompilationError``, which points at the kernel's line; the catalogue's error
+is then its cause, and :meth:`RemoraError.of` finds it.
+"""
+
+from __future__ import annotations
+
+from typing import Self
+
+
+class RemoraError(Exception):
+    """Base of the catalogue.
+
+    what: the mistake, in a sentence.
+    where: the place of it: a kernel's line, a pass, a stage, a file.
+    hint: the way out.
+    """
+
+    def __init__(self, what: str, *, where: str = "", hint: str = "") -> None:
+        self.what = what
+        self.where = where
+        self.hint = hint
+        lines = [what]
+        if where:
+            lines.append(f"  where: {where}")
+        if hint:
+            lines.append(f"  way out: {hint}")
+        super().__init__("\n".join(lines))
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _rebuild, (type(self), self.what, self.where, self.hint)
+
+    @classmethod
+    def of(cls, error: BaseException) -> Self | None:
+        """The first error of this class behind ``error``, or None.
+
+        Follows ``__cause__`` and ``__context__``, so that it finds the
+        catalogue's error behind Triton's ``CompilationError``.
+        """
+        seen: set[int] = set()
+        current: BaseException | None = error
+        while current is not None and id(current) not in seen:
+            if isinstance(current, cls):
+                return current
+            seen.add(id(current))
+            current = current.__cause__ or current.__context__
+        return None
+
+
+def _rebuild(cls: type[RemoraError], what: str, where: str, hint: str) -> RemoraError:
+    error = cls.__new__(cls)
+    RemoraError.__init__(error, what, where=where, hint=hint)
+    return error
+
+
+# --- host -------------------------------------------------------------------------------------
+
+
+class UnsupportedTriton(RemoraError):
+    """The installed Triton lacks what Remora stands on."""
+
+
+class BridgeError(RemoraError):
+    """libtriton did not do what the bridge asked of it."""
+
+
+# --- ir ---------------------------------------------------------------------------------------
+
+
+class IRParseError(RemoraError):
+    """A module's text could not be read, by xDSL or by MLIR."""
+
+
+# --- pipeline ---------------------------------------------------------------------------------
+
+
+class AnchorNotFound(RemoraError):
+    """An edit names a place that this target and release do not have."""
+
+
+class PipelineError(RemoraError):
+    """A pipeline or one of its edits makes no sense as written."""
+
+
+class PassError(RemoraError):
+    """A Python pass failed. Carries ``reproducer``, the folder that shows it again."""
+
+    reproducer: str = ""
+
+
+class PassRaised(PassError):
+    """The pass raised an exception (the cause of this error)."""
+
+
+class PassReturned(PassError):
+    """The pass returned something; a pass edits the module in place and returns None."""
+
+
+class InvalidIR(PassError):
+    """The pass left a module that the verifier refuses."""
+
+
+class KernelRenamed(PassError):
+    """The pass changed the names or the number of the module's public functions."""
+
+
+# --- plugins ----------------------------------------------------------------------------------
+
+
+class PluginError(RemoraError):
+    """A plugin could not be loaded, or contradicts one that is."""
+
+
+# --- language ---------------------------------------------------------------------------------
+
+
+class LanguageError(RemoraError):
+    """A word of the language is used wrongly, at the kernel's line."""
+
+
+class NotConstant(LanguageError):
+    """An argument has to be known when the kernel is compiled."""
+
+
+class WrongType(LanguageError):
+    """An argument is not of the kind that the operation takes."""
+
+
+class WrongShape(LanguageError):
+    """Shapes that have to agree do not."""
+
+
+class WrongDtype(LanguageError):
+    """An element type that the operation, or the target, does not take."""
+
+
+class UnsupportedByTarget(LanguageError):
+    """The target lacks the operation."""
+
+
+class NeedsCompiler(LanguageError):
+    """A word of the language was called outside a kernel."""
+
+
+class ConflictingLayouts(LanguageError):
+    """Two uses of one buffer, or of one value, want layouts that disagree."""
+
+
+class LoopTypeChanged(LanguageError):
+    """A loop or a branch gives a variable another type of buffer than it had."""
+
+
+class AccumulatorInFlight(LanguageError):
+    """A result of an asynchronous product is read before it was waited for."""
+
+
+class OutOfSharedMemory(LanguageError):
+    """The buffers of a kernel do not fit in the target's shared memory."""
+
+
+class BufferIndexError(LanguageError):
+    """A buffer is asked for that the allocation does not have."""
+
+
+class ReferenceRace(LanguageError):
+    """Under the reference meaning a kernel read what no wait had made ready."""
+
+
+# --- kernels ----------------------------------------------------------------------------------
+
+
+class KernelArgumentError(RemoraError):
+    """An argument of a kernel's Python function does not fit."""

@@ -1,0 +1,16 @@
+"""What Remora knows of Triton: its releases, libtriton, and the one stage hook."""
+
+from remora.host.bridge import generic_text, parse_text
+from remora.host.hook import StageClient, install, uninstall
+from remora.host.releases import TESTED, Features, features
+
+__all__ = [
+    "TESTED",
+    "Features",
+    "StageClient",
+    "features",
+    "generic_text",
+    "install",
+    "parse_text",
+    "uninstall",
+]

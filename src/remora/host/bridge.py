@@ -1,0 +1,182 @@
+"""Moves modules between libtriton and text: MLIR's generic form, with its locations.
+
+Triton's own binding prints modules only in the custom form, which nothing but
+Triton's parser can read. The C++ function that prints the generic form is
+exported by ``libtriton.so``; its signature is trivial (pointers and booleans),
+so ctypes can call it by its mangled name. The addresses of operations and
+blocks come from Triton's public binding; no object layout is assumed.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from functools import cache
+from typing import Any
+
+from remora.errors import BridgeError, IRParseError, UnsupportedTriton
+
+# Name, result type, argument types. p: pointer, b: bool, i: int, v: void.
+_SYMBOLS = {
+    "parent_op": ("_ZN4mlir5Block11getParentOpEv", "p", "p"),
+    "print_op": (
+        "_ZN4mlir9Operation5printERN4llvm11raw_ostreamERKNS_15OpPrintingFlagsE",
+        "v",
+        "ppp",
+    ),
+    "flags_new": ("_ZN4mlir15OpPrintingFlagsC1Ev", "v", "p"),
+    "flags_generic": ("_ZN4mlir15OpPrintingFlags18printGenericOpFormEb", "p", "pb"),
+    "flags_debug": ("_ZN4mlir15OpPrintingFlags15enableDebugInfoEbb", "p", "pbb"),
+    "flags_local": ("_ZN4mlir15OpPrintingFlags13useLocalScopeEb", "p", "pb"),
+    "stream_new": (
+        "_ZN4llvm14raw_fd_ostreamC1EibbNS_11raw_ostream11OStreamKindE",
+        "v",
+        "pibbi",
+    ),
+    "stream_delete": ("_ZN4llvm14raw_fd_ostreamD1Ev", "v", "p"),
+}
+_CTYPES = {"p": ctypes.c_void_p, "b": ctypes.c_bool, "i": ctypes.c_int, "v": None}
+
+# Room for an OpPrintingFlags or a raw_fd_ostream: both are under 200 bytes in
+# every release looked at; the constructors write no further than the object.
+_OBJECT_BYTES = 1024
+
+
+@cache
+def _functions() -> dict[str, Any]:
+    from triton._C import libtriton
+
+    library = ctypes.CDLL(libtriton.__file__)
+    functions = {}
+    for name, (symbol, result, arguments) in _SYMBOLS.items():
+        try:
+            function = getattr(library, symbol)
+        except AttributeError:
+            raise UnsupportedTriton(
+                f"libtriton.so does not export {symbol}",
+                where=libtriton.__file__,
+                hint="Remora needs the exported C++ symbols of Triton 3.7.1, 3.8.0 or 3.9.0",
+            ) from None
+        function.restype = _CTYPES[result]
+        function.argtypes = [_CTYPES[a] for a in arguments]
+        functions[name] = function
+    return functions
+
+
+def missing_symbols() -> list[str]:
+    """The mangled names that the bridge needs and this libtriton lacks."""
+    from triton._C import libtriton
+
+    library = ctypes.CDLL(libtriton.__file__)
+    return [symbol for symbol, _, _ in _SYMBOLS.values() if not hasattr(library, symbol)]
+
+
+def _module_address(module: Any) -> int:
+    """The address of the module's Operation, through a top-level operation's block."""
+    blocks: list[Any] = []
+    try:
+        name = module.get_entry_func_name()
+    except Exception:  # a module without a public function
+        name = ""
+    if name and module.has_function(name):
+        blocks.append(module.get_function(name).get_operation().get_block())
+    else:
+        module.walk(
+            lambda op: blocks.append(op.get_block()) if op.get_name() == "tt.func" else None
+        )
+    if not blocks:
+        raise BridgeError("the module holds no function", hint="Triton modules hold at least one")
+    address: int = _functions()["parent_op"](blocks[0].id())
+    return address
+
+
+def generic_text(module: Any, *, locations: bool = True) -> str:
+    """The module in MLIR's generic form.
+
+    Args:
+        module: a ``triton._C.libtriton.ir.module``.
+        locations: print ``loc(...)`` after every operation and argument.
+
+    Attributes are printed in full instead of through aliases (the local
+    scope), so that every line can be read on its own.
+    """
+    f = _functions()
+    address = _module_address(module)
+    flags = ctypes.create_string_buffer(_OBJECT_BYTES)
+    stream = ctypes.create_string_buffer(_OBJECT_BYTES)
+    fd = os.memfd_create("remora-ir")
+    try:
+        f["flags_new"](flags)
+        f["flags_generic"](flags, True)
+        f["flags_debug"](flags, locations, False)
+        f["flags_local"](flags, True)
+        f["stream_new"](stream, fd, False, False, 0)
+        f["print_op"](address, stream, flags)
+        f["stream_delete"](stream)
+        size = os.lseek(fd, 0, os.SEEK_END)
+        return os.pread(fd, size, 0).decode()
+    finally:
+        os.close(fd)
+
+
+def parse_text(text: str, context: Any) -> Any:
+    """Parse MLIR text, in either form, into ``context`` and verify it.
+
+    Returns the ``triton._C.libtriton.ir.module``.
+
+    Raises:
+        IRParseError: MLIR's parser or verifier refuses the text; the error
+            carries their messages.
+    """
+    from triton._C.libtriton import ir
+
+    with _text_file(text) as path:
+        try:
+            module = ir.parse_mlir_module(path, context)
+        except RuntimeError:
+            messages = _diagnostics(path, context)
+            raise IRParseError(
+                "MLIR refuses the module:\n" + messages, hint="see the operation named above"
+            ) from None
+    module.context = context
+    return module
+
+
+@contextmanager
+def _text_file(text: str) -> Iterator[str]:
+    """The path of a file in memory that holds ``text``."""
+    fd = os.memfd_create("remora-ir")
+    try:
+        view = memoryview(text.encode())
+        while view:
+            view = view[os.write(fd, view) :]
+        yield f"/proc/self/fd/{fd}"
+    finally:
+        os.close(fd)
+
+
+def _diagnostics(path: str, context: Any) -> str:
+    """What MLIR prints on standard error when it parses ``path``.
+
+    MLIR's messages go to file descriptor 2 and nowhere else, so the descriptor
+    is turned to a file for the length of one parse.
+    """
+    from triton._C.libtriton import ir
+
+    saved, sink = os.dup(2), os.memfd_create("remora-diagnostics")
+    try:
+        os.dup2(sink, 2)
+        with suppress(RuntimeError):
+            ir.parse_mlir_module(path, context)
+    finally:
+        os.dup2(saved, 2)
+        os.close(saved)
+        size = os.lseek(sink, 0, os.SEEK_END)
+        text = os.pread(sink, size, 0).decode(errors="replace")
+        os.close(sink)
+    errors = [
+        line.partition("error: ")[2] for line in text.splitlines() if "error: " in line
+    ]
+    return "\n".join(errors) or text.strip() or "no message"

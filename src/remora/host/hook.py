@@ -1,0 +1,102 @@
+"""The one stage hook: installed while somebody needs it, a good neighbour to others.
+
+Triton calls ``knobs.runtime.add_stages_inspection_hook`` in two ways: without
+arguments before a kernel cache is looked up (on every launch, so it has to be
+cheap), for a pair (text that joins the disk cache's key, text that joins the
+memory cache's key); and with the backend and its stages before a compilation.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any, Protocol
+
+
+class StageClient(Protocol):
+    """Who edits stages through the hook."""
+
+    def cache_key(self) -> tuple[str, str]:
+        """The pair for the disk cache's and the memory cache's key, ("", "") for none."""
+        ...
+
+    def edit_stages(
+        self, backend: Any, stages: dict[str, Any], options: Any, language: Any
+    ) -> None:
+        """Replace entries of ``stages`` (name to function of module and metadata)."""
+        ...
+
+
+_lock = threading.RLock()
+_users = 0
+_client: StageClient | None = None
+_previous: Callable[..., Any] | None = None
+_reached = False
+
+
+def _hook(
+    backend: Any = None,
+    stages: Any = None,
+    options: Any = None,
+    language: Any = None,
+    capability: Any = None,
+) -> tuple[str, str]:
+    global _reached
+    _reached = True
+    client, previous = _client, _previous
+    if stages is None:
+        key = client.cache_key() if client is not None else ("", "")
+        if previous is None:
+            return key
+        before = previous()
+        return before[0] + key[0], before[1] + key[1]
+    if previous is not None:
+        previous(backend, stages, options, language, capability)
+    if client is not None:
+        client.edit_stages(backend, stages, options, language)
+    return ("", "")
+
+
+def _is_reached(hook: Callable[..., Any] | None) -> bool:
+    """Whether ``hook`` is ours, or calls ours."""
+    global _reached
+    if hook is None or hook is _hook:
+        return hook is _hook
+    _reached = False
+    hook()
+    return _reached
+
+
+def install(client: StageClient) -> None:
+    """Install the hook for ``client``; counts its users. One client a process."""
+    global _users, _client, _previous
+    from triton import knobs
+
+    with _lock:
+        _users += 1
+        if _users > 1:
+            return
+        _client = client
+        current = knobs.runtime.add_stages_inspection_hook
+        if not _is_reached(current):
+            _previous = current
+            knobs.runtime.add_stages_inspection_hook = _hook
+
+
+def uninstall() -> None:
+    """Undo one ``install``; with the last one the hook goes.
+
+    A hook that somebody set after ours, and that may call ours, stays. Ours is
+    then inert and passes on to the hook that was there before it.
+    """
+    global _users, _client, _previous
+    from triton import knobs
+
+    with _lock:
+        _users -= 1
+        if _users:
+            return
+        _client = None
+        if knobs.runtime.add_stages_inspection_hook is _hook:
+            knobs.runtime.add_stages_inspection_hook = _previous
+            _previous = None

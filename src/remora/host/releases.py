@@ -1,0 +1,136 @@
+"""What the installed Triton has, found by looking at it.
+
+Code elsewhere asks ``features()`` for a property and never compares versions:
+a release differs from another by what it has.
+"""
+
+from __future__ import annotations
+
+import re
+import warnings
+from dataclasses import dataclass, fields
+from functools import cache
+
+from remora.errors import UnsupportedTriton
+
+#: Releases on which every test runs.
+TESTED = ("3.7.1", "3.8.0", "3.9.0")
+
+#: Releases known not to work, with the reason.
+KNOWN_BAD: dict[str, str] = {}
+
+_OLDEST = (3, 7)
+
+
+@dataclass(frozen=True)
+class Features:
+    """Properties of a Triton release.
+
+    version: the release, as Triton says it.
+    stage_hook: ``knobs.runtime.add_stages_inspection_hook`` exists.
+    bridge: libtriton exports every C++ symbol that the bridge calls.
+    calls_carry_tensors: TTIR to TTGIR conversion updates the signature of a
+        function without a body, so that a call to it can carry tensors.
+    local_barrier: the name of the operation that synchronises a CTA's threads
+        on shared memory in TTGIR.
+    explicit_native_plugins: native plugins are loaded by explicit calls
+        (``passes.plugin.extend_with``) and not through ``TRITON_PLUGIN_PATHS``.
+    nanobind: the binding is nanobind's (pybind11's before).
+    """
+
+    version: str
+    stage_hook: bool
+    bridge: bool
+    calls_carry_tensors: bool
+    local_barrier: str
+    explicit_native_plugins: bool
+    nanobind: bool
+
+    def rows(self) -> list[tuple[str, str]]:
+        """Name and value of each property, for people."""
+        return [(f.name, str(getattr(self, f.name))) for f in fields(self)]
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(n) for n in re.findall(r"\d+", version)[:3])
+
+
+@cache
+def features() -> Features:
+    """The properties of the installed Triton.
+
+    Raises:
+        UnsupportedTriton: no Triton, one that is too old, or a known-bad one.
+    Warns:
+        on a release newer than the tested ones.
+    """
+    known = ", ".join(TESTED)
+    try:
+        import triton
+        from triton import knobs
+        from triton._C.libtriton import ir
+    except ImportError as error:
+        raise UnsupportedTriton(
+            f"Triton cannot be imported: {error}", hint=f"pip install triton=={TESTED[-1]}"
+        ) from error
+    version = triton.__version__
+    if version in KNOWN_BAD:
+        raise UnsupportedTriton(
+            f"Triton {version} is known not to work: {KNOWN_BAD[version]}",
+            hint=f"install one of {known}",
+        )
+    if _numbers(version) < _OLDEST:
+        raise UnsupportedTriton(
+            f"Triton {version} is too old: its compiler has no stage hook",
+            where=triton.__file__,
+            hint=f"install one of {known}",
+        )
+    if _numbers(version) > _numbers(TESTED[-1]):
+        warnings.warn(
+            f"Triton {version} is newer than the releases Remora is tested on ({known}); trying it",
+            stacklevel=2,
+        )
+    from remora.host.bridge import missing_symbols
+
+    missing = missing_symbols()
+    stage_hook = hasattr(knobs.runtime, "add_stages_inspection_hook")
+    if missing or not stage_hook:
+        lacking = [*missing, *([] if stage_hook else ["knobs.runtime.add_stages_inspection_hook"])]
+        raise UnsupportedTriton(
+            f"Triton {version} lacks {', '.join(lacking)}",
+            where=triton.__file__,
+            hint=f"install one of {known}",
+        )
+    return Features(
+        version=version,
+        stage_hook=stage_hook,
+        bridge=not missing,
+        calls_carry_tensors=_calls_carry_tensors(),
+        local_barrier="ttg.barrier" if _has_op_builder(ir, "create_barrier") else "gpu.barrier",
+        explicit_native_plugins=hasattr(ir, "extend_dialects_with"),
+        nanobind=type(ir.module).__module__ == "nanobind",
+    )
+
+
+def _has_op_builder(ir: object, name: str) -> bool:
+    return hasattr(getattr(ir, "builder"), name)  # noqa: B009
+
+
+def _calls_carry_tensors() -> bool:
+    """Run the TTIR to TTGIR conversion over a function without a body, and look at it."""
+    from triton._C.libtriton import ir, passes
+
+    from remora.host.bridge import generic_text, parse_text
+
+    text = """module {
+  tt.func private @f(tensor<32xi32>)
+  tt.func public @k() { tt.return }
+}
+"""
+    context = ir.context()
+    ir.load_dialects(context)
+    module = parse_text(text, context)
+    manager = ir.pass_manager(context)
+    passes.ttir.add_convert_to_ttgpuir(manager, "cuda:90", 4, 32, 1)
+    manager.run(module, "probe")
+    return "(tensor<32xi32>) -> ()" not in generic_text(module)

@@ -1,0 +1,10 @@
+"""Triton's IR in xDSL: a module's text to xDSL and back, exactly.
+
+``read`` and ``write`` are each other's inverse on what MLIR prints in the
+generic form with the local scope: dialects are not modelled, attributes and
+types that xDSL does not know keep their text.
+"""
+
+from remora.ir.text import context, read, write
+
+__all__ = ["context", "read", "write"]

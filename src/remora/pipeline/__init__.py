@@ -1,0 +1,18 @@
+"""Stages, anchors and edits of Triton's compiler, and running them."""
+
+from remora.pipeline.active import active, use
+from remora.pipeline.edits import Insert, PassRef, Pipeline
+from remora.pipeline.runner import run_pass
+from remora.pipeline.stage import StockPass, anchors, record
+
+__all__ = [
+    "Insert",
+    "PassRef",
+    "Pipeline",
+    "StockPass",
+    "active",
+    "anchors",
+    "record",
+    "run_pass",
+    "use",
+]

@@ -1,0 +1,85 @@
+"""Which pipelines are active: for the process, for a context, for a kernel's compilation."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+from remora import host
+from remora.errors import AnchorNotFound
+from remora.pipeline.edits import Insert, Pipeline
+from remora.pipeline.runner import edited_stage
+
+
+class Active:
+    """The client of the stage hook: the pipelines in force, process-wide ones first."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._process: tuple[Pipeline, ...] = ()
+        self._context: ContextVar[tuple[Pipeline, ...]] = ContextVar("remora", default=())
+        self._pairs: dict[tuple[Pipeline, ...], tuple[str, str]] = {(): ("", "")}
+
+    def pipelines(self) -> tuple[Pipeline, ...]:
+        """Those in force here, in the order in which they apply."""
+        return self._process + self._context.get()
+
+    def cache_key(self) -> tuple[str, str]:
+        """See ``StageClient``."""
+        active = self._process + self._context.get()
+        pair = self._pairs.get(active)
+        if pair is None:
+            key = "remora:" + ":".join(p.key for p in active)
+            pair = self._pairs[active] = (key, key)
+        return pair
+
+    def edit_stages(
+        self, backend: Any, stages: dict[str, Any], options: Any, language: Any
+    ) -> None:
+        """See ``StageClient``."""
+        by_stage: dict[str, list[Insert]] = {}
+        for pipeline in self.pipelines():
+            for edit in pipeline.edits:
+                by_stage.setdefault(edit.stage, []).append(edit)
+        for name, inserts in by_stage.items():
+            if name not in stages:
+                raise AnchorNotFound(
+                    f"there is no stage {name!r} for this target and language",
+                    where=f"insert {inserts[0].place}",
+                    hint="stages: " + ", ".join(stages),
+                )
+            stages[name] = edited_stage(name, stages[name], inserts)
+
+    def add(self, pipeline: Pipeline) -> None:
+        """Put a pipeline in force for the whole process. Adding it again does nothing."""
+        with self._lock:
+            if pipeline in self._process:
+                return
+            host.install(self)
+            self._process += (pipeline,)
+
+    def remove(self, pipeline: Pipeline) -> None:
+        """Take a process-wide pipeline out of force."""
+        with self._lock:
+            if pipeline not in self._process:
+                return
+            self._process = tuple(p for p in self._process if p is not pipeline)
+            host.uninstall()
+
+    @contextmanager
+    def use(self, *pipelines: Pipeline) -> Iterator[None]:
+        """Put pipelines in force for the kernels launched or compiled inside, on this thread."""
+        host.install(self)
+        token = self._context.set(self._context.get() + pipelines)
+        try:
+            yield
+        finally:
+            self._context.reset(token)
+            host.uninstall()
+
+
+active = Active()
+use = active.use

@@ -1,0 +1,201 @@
+"""Runs an edited stage: stock passes in segments, Python passes between them."""
+
+from __future__ import annotations
+
+import json
+import re
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from remora.errors import (
+    InvalidIR,
+    IRParseError,
+    KernelRenamed,
+    LanguageError,
+    PassRaised,
+    PassReturned,
+    PipelineError,
+)
+from remora.host import features, generic_text, parse_text
+from remora.pipeline.edits import Insert, describe, load_pass, trigger_of
+from remora.pipeline.stage import Box, PassList, Session, StockPass, anchors, instrument, record
+
+if TYPE_CHECKING:
+    from xdsl.passes import ModulePass
+
+_PUBLIC_FUNCTION = re.compile(r'sym_name = "([^"]*)", sym_visibility = "public"')
+
+
+def run_pass(module_pass: ModulePass, module: Any, *, place: str) -> Any:
+    """Run a Python pass over a Triton module and return the new, verified module.
+
+    Args:
+        module_pass: the pass.
+        module: a ``libtriton.ir.module``; it is left as it was.
+        place: where the pass runs, for messages.
+
+    Raises:
+        PassRaised, PassReturned, InvalidIR, KernelRenamed: the pass failed; each
+            names the pass, the place and a folder with a reproducer. A
+            ``LanguageError`` that the pass raises goes through as it is: it
+            speaks of the kernel, not of the pass.
+    """
+    from remora import ir
+
+    text = generic_text(module)
+    new_text = text
+    names = _PUBLIC_FUNCTION.findall(text)
+    where = f"pass {describe(module_pass)}, {place}, kernel {', '.join(names) or '?'}"
+    try:
+        context, xdsl_module = ir.context(), ir.read(text)
+        try:
+            returned = module_pass.apply(context, xdsl_module)
+        except LanguageError:
+            raise
+        except Exception as error:
+            raise PassRaised(
+                f"the pass raised {type(error).__name__}: {error}", where=where
+            ) from error
+        if returned is not None:
+            raise PassReturned(
+                f"the pass returned {type(returned).__name__}",
+                where=where,
+                hint="edit the module in place and return None",
+            )
+        try:
+            new_text = ir.write(xdsl_module)
+            new_names = _PUBLIC_FUNCTION.findall(new_text)
+            if sorted(new_names) != sorted(names):
+                raise KernelRenamed(
+                    f"the pass changed the public functions from {names} to {new_names}",
+                    where=where,
+                    hint="Triton finds a kernel by its name; leave public functions theirs",
+                )
+            new_module = parse_text(new_text, module.context)
+            if not new_module.verify():
+                raise IRParseError("the module does not verify")
+        except KernelRenamed:
+            raise
+        except Exception as error:
+            raise InvalidIR(
+                f"the pass left invalid IR: {getattr(error, 'what', error)}", where=where
+            ) from error
+    except (PassRaised, PassReturned, InvalidIR, KernelRenamed) as error:
+        folder = _write_reproducer(module_pass, place, text, new_text, str(error))
+        wrapped = type(error)(
+            error.what, where=error.where, hint=(error.hint + "; " if error.hint else "")
+            + f"reproducer in {folder}",
+        )
+        wrapped.reproducer = str(folder)
+        raise wrapped from error.__cause__
+    return new_module
+
+
+def _write_reproducer(
+    module_pass: ModulePass, place: str, before: str, after: str, error: str
+) -> Path:
+    """A folder with the module before the pass, and what ran over it."""
+    from importlib.metadata import version
+
+    folder = Path(tempfile.mkdtemp(prefix="remora-reproducer-"))
+    (folder / "before.mlir").write_text(before)
+    if after != before:
+        (folder / "after.mlir").write_text(after)
+    info = {
+        "pass": describe(module_pass),
+        "class": f"{type(module_pass).__module__}:{type(module_pass).__qualname__}",
+        "arguments": repr(module_pass),
+        "place": place,
+        "error": error,
+        "triton": features().version,
+        "xdsl": version("xdsl"),
+        "command": f"remora opt {folder / 'before.mlir'} "
+        f"-p {type(module_pass).__module__}:{type(module_pass).__qualname__}",
+    }
+    (folder / "info.json").write_text(json.dumps(info, indent=2) + "\n")
+    return folder
+
+
+class Runner(Session):
+    """Runs the stock passes of one stage, and the inserted ones at their places."""
+
+    def __init__(self, stage: str, inserts: Sequence[Insert], expected: Sequence[StockPass]):
+        self.stage = stage
+        self.names = [p.name for p in expected]
+        self.due: dict[int, list[Insert]] = {}
+        names = list(anchors(list(expected)))
+        for insert in inserts:
+            self.due.setdefault(insert.position(names), []).append(insert)
+        self.done = 0
+
+    def debug_enabled(self, passes: PassList) -> bool:
+        from triton._C.libtriton import ir
+
+        enabled: bool = ir.pass_manager(passes.context).enable_debug()
+        return enabled
+
+    def run(self, passes: PassList, module: Any, name: str) -> None:
+        end = self.done + len(passes.passes)
+        if self.names[self.done : end] != [p.name for p in passes.passes]:
+            raise PipelineError(
+                f"the stage {self.stage} ran other passes than its dry run: "
+                f"{[p.name for p in passes.passes]}",
+                hint="its passes depend on the module; report it with the Triton release",
+            )
+        box = module if isinstance(module, Box) else Box(module)
+        segment: list[StockPass] = []
+        for stock in passes.passes:
+            if self.done in self.due:
+                self._stock(segment, passes, box, name)
+                segment = []
+                self._python(box)
+            segment.append(stock)
+            self.done += 1
+        self._stock(segment, passes, box, name)
+        if self.done == len(self.names):
+            self._python(box)
+
+    def _stock(self, segment: list[StockPass], passes: PassList, box: Box, name: str) -> None:
+        from triton._C.libtriton import ir
+
+        if not segment:
+            return
+        manager = ir.pass_manager(box.module.context)
+        if passes.debug:
+            manager.enable_debug()
+        for stock in segment:
+            stock.add_to(manager)
+        manager.run(box.module, name)
+
+    def _python(self, box: Box) -> None:
+        for insert in self.due.pop(self.done, []):
+            module_pass = load_pass(insert.python_pass)
+            box.module = run_pass(module_pass, box.module, place=insert.place)
+
+
+def edited_stage(
+    name: str, stage: Callable[[Any, Any], Any], inserts: Sequence[Insert]
+) -> Callable[[Any, Any], Any]:
+    """The function of a stage with passes inserted.
+
+    A module that holds none of the passes' triggers goes through the stock
+    function, untouched.
+    """
+
+    def run(module: Any, metadata: Any) -> Any:
+        text = generic_text(module, locations=False) if any(map(_trigger, inserts)) else ""
+        wanted = [i for i in inserts if _trigger(i) in text]
+        if not wanted:
+            return stage(module, metadata)
+        runner = Runner(name, wanted, record(stage))
+        box = Box(module)
+        result = instrument(stage, runner)(box, metadata)
+        return box.module if isinstance(result, Box) else result
+
+    return run
+
+
+def _trigger(insert: Insert) -> str:
+    return trigger_of(insert.python_pass)
