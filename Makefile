@@ -1,0 +1,60 @@
+# make demo    set up VENV, then compile and run the TLX kernels for every target here
+# make test    set up VENV, then lint, type check and test
+#
+# TRITON is the release of Triton that goes into VENV:
+#     make test TRITON=3.8.0 VENV=.venv-3.8.0
+
+PYTHON ?= python3.11
+TRITON ?= 3.9.0
+VENV   ?= .venv
+# Processes that pytest and lit spread their tests over.
+JOBS   ?= 2
+
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check
+# Set up for running, and for testing. One release at a time lives in VENV.
+RUN  := $(VENV)/.set-up-to-run-$(TRITON)
+TEST := $(VENV)/.set-up-to-test-$(TRITON)
+# torch is for running on a GPU, and for the tests.
+GPU := $(wildcard /dev/nvidia0)
+
+.PHONY: demo test lint types lit pytest clean
+.DELETE_ON_ERROR:
+
+demo: $(RUN)
+	$(BIN)/remora demo
+
+test: lint types lit pytest
+
+lint: $(TEST)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(TEST)
+	$(BIN)/mypy
+
+lit: $(TEST)
+	$(BIN)/lit -j $(JOBS) tests/lit
+
+pytest: $(TEST)
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadscope $(PYTEST_ARGS)
+
+clean:
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis
+
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(RUN): requirements/run.txt requirements/build.txt requirements/torch.txt pyproject.toml | $(BIN)/python
+	@echo "setting up $(VENV) with Triton $(TRITON); about a minute, once"
+	@rm -f $(VENV)/.set-up-*
+	$(PIP) $(if $(GPU),-r requirements/torch.txt) -r requirements/build.txt
+	$(PIP) -r requirements/run.txt triton==$(TRITON)
+	$(PIP) --no-deps --no-build-isolation --editable .
+	@touch $@
+
+# pip cannot see that the release replaces the Triton that torch may ask for: it comes last.
+$(TEST): $(RUN) requirements/dev.txt
+	$(PIP) -r requirements/torch.txt
+	$(PIP) -r requirements/dev.txt -r requirements/run.txt triton==$(TRITON)
+	@touch $@
