@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from xdsl.passes import ModulePass
 
     from remora.pipeline import PassRef, Pipeline, use
+    from remora.plugins import Plugin
 
 __version__ = "0.1.0"
 
@@ -20,10 +21,11 @@ _LAZY = {
     "ModulePass": "xdsl.passes",
     "PassRef": "remora.pipeline",
     "Pipeline": "remora.pipeline",
+    "Plugin": "remora.plugins",
     "use": "remora.pipeline",
 }
 
-__all__ = ["ModulePass", "PassRef", "Pipeline", "RemoraError", "errors", "use"]
+__all__ = ["ModulePass", "PassRef", "Pipeline", "Plugin", "RemoraError", "errors", "use"]
 
 
 def __getattr__(name: str) -> Any:

@@ -176,7 +176,5 @@ def _diagnostics(path: str, context: Any) -> str:
         size = os.lseek(sink, 0, os.SEEK_END)
         text = os.pread(sink, size, 0).decode(errors="replace")
         os.close(sink)
-    errors = [
-        line.partition("error: ")[2] for line in text.splitlines() if "error: " in line
-    ]
+    errors = [line.partition("error: ")[2] for line in text.splitlines() if "error: " in line]
     return "\n".join(errors) or text.strip() or "no message"

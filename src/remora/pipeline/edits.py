@@ -76,8 +76,10 @@ class Insert:
     @property
     def place(self) -> str:
         """The place in words, for messages."""
-        return f"{self.side} {self.stage}/{self.anchor}" if self.anchor else (
-            f"at the {self.side} of {self.stage}"
+        return (
+            f"{self.side} {self.stage}/{self.anchor}"
+            if self.anchor
+            else (f"at the {self.side} of {self.stage}")
         )
 
     def position(self, anchors: Sequence[str]) -> int:

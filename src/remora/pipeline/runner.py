@@ -85,8 +85,9 @@ def run_pass(module_pass: ModulePass, module: Any, *, place: str) -> Any:
     except (PassRaised, PassReturned, InvalidIR, KernelRenamed) as error:
         folder = _write_reproducer(module_pass, place, text, new_text, str(error))
         wrapped = type(error)(
-            error.what, where=error.where, hint=(error.hint + "; " if error.hint else "")
-            + f"reproducer in {folder}",
+            error.what,
+            where=error.where,
+            hint=(error.hint + "; " if error.hint else "") + f"reproducer in {folder}",
         )
         wrapped.reproducer = str(folder)
         raise wrapped from error.__cause__

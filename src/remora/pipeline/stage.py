@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from types import BuiltinFunctionType, CellType, FunctionType, ModuleType
 from typing import Any
@@ -236,7 +237,7 @@ class _Rebuilder:
                     body[name] = staticmethod(self.function(value.__func__))
                 elif isinstance(value, classmethod) and isinstance(value.__func__, FunctionType):
                     body[name] = classmethod(self.function(value.__func__))
-        new = object.__new__(type(type(backend).__name__, (type(backend),), body))
+        new: Any = object.__new__(type(type(backend).__name__, (type(backend),), body))
         new.__dict__.update(backend.__dict__)
         return new
 
@@ -283,10 +284,8 @@ class _Metadata(dict[str, Any]):
 def record(stage: Callable[..., Any]) -> list[StockPass]:
     """The stock passes of a stage, in order; none where the stage runs no pass."""
     recorder = Recorder()
-    try:
+    with suppress(EndOfPasses):
         instrument(stage, recorder)(Unknown(), _Metadata())
-    except EndOfPasses:
-        pass
     return recorder.passes
 
 
