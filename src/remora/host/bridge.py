@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
@@ -130,16 +131,21 @@ def parse_text(text: str, context: Any) -> Any:
         IRParseError: MLIR's parser or verifier refuses the text; the error
             carries their messages.
     """
+    with _text_file(text) as path:
+        return parse_file(path, context)
+
+
+def parse_file(path: str, context: Any) -> Any:
+    """As ``parse_text``, from a file: it is the place of what has no location of its own."""
     from triton._C.libtriton import ir
 
-    with _text_file(text) as path:
-        try:
-            module = ir.parse_mlir_module(path, context)
-        except RuntimeError:
-            messages = _diagnostics(path, context)
-            raise IRParseError(
-                "MLIR refuses the module:\n" + messages, hint="see the operation named above"
-            ) from None
+    try:
+        module = ir.parse_mlir_module(path, context)
+    except RuntimeError:
+        messages = _diagnostics(path, context)
+        raise IRParseError(
+            "MLIR refuses the module:\n" + messages, hint="see the operation named above"
+        ) from None
     module.context = context
     return module
 
@@ -157,24 +163,43 @@ def _text_file(text: str) -> Iterator[str]:
         os.close(fd)
 
 
-def _diagnostics(path: str, context: Any) -> str:
-    """What MLIR prints on standard error when it parses ``path``.
+@contextmanager
+def captured_stderr() -> Iterator[list[str]]:
+    """Turn file descriptor 2 to a file; what was written is in the list afterwards.
 
-    MLIR's messages go to file descriptor 2 and nowhere else, so the descriptor
-    is turned to a file for the length of one parse.
+    For MLIR's messages: they go to the descriptor and nowhere else.
     """
-    from triton._C.libtriton import ir
-
-    saved, sink = os.dup(2), os.memfd_create("remora-diagnostics")
+    output: list[str] = []
+    saved, sink = os.dup(2), os.memfd_create("remora-stderr")
     try:
         os.dup2(sink, 2)
-        with suppress(RuntimeError):
-            ir.parse_mlir_module(path, context)
+        yield output
     finally:
         os.dup2(saved, 2)
         os.close(saved)
-        size = os.lseek(sink, 0, os.SEEK_END)
-        text = os.pread(sink, size, 0).decode(errors="replace")
+        output.append(os.pread(sink, os.fstat(sink).st_size, 0).decode(errors="replace"))
         os.close(sink)
-    errors = [line.partition("error: ")[2] for line in text.splitlines() if "error: " in line]
-    return "\n".join(errors) or text.strip() or "no message"
+
+
+# A diagnostic: file, line and column, with or without loc(...), and the message.
+_DIAGNOSTIC = re.compile(r'(?:loc\()?"?([^"]*?)"?:(\d+):(\d+)\)?: error: (.*)')
+
+
+def _diagnostics(path: str, context: Any) -> str:
+    """What MLIR says when it parses ``path``, a line for each error, with its place."""
+    from triton._C.libtriton import ir
+
+    with captured_stderr() as output, suppress(RuntimeError):
+        ir.parse_mlir_module(path, context)
+    errors = []
+    for line in output[0].splitlines():
+        if "error: " not in line:
+            continue
+        match = _DIAGNOSTIC.match(line)
+        if match is None:
+            errors.append(line.partition("error: ")[2])
+        elif match[1] == path:
+            errors.append(f"line {match[2]}, column {match[3]}: {match[4]}")
+        else:
+            errors.append(f"{match[1]}:{match[2]}:{match[3]}: {match[4]}")
+    return "\n".join(errors) or output[0].strip() or "no message"

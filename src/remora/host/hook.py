@@ -12,6 +12,8 @@ import threading
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from remora.host.releases import features
+
 
 class StageClient(Protocol):
     """Who edits stages through the hook."""
@@ -68,19 +70,23 @@ def _is_reached(hook: Callable[..., Any] | None) -> bool:
 
 
 def install(client: StageClient) -> None:
-    """Install the hook for ``client``; counts its users. One client a process."""
-    global _users, _client, _previous
-    from triton import knobs
+    """Install the hook for ``client``; counts its users. One client a process.
 
+    Raises:
+        UnsupportedTriton: the installed Triton lacks what Remora stands on.
+    """
+    global _users, _client, _previous
     with _lock:
+        if _users == 0:
+            features()
+            from triton import knobs
+
+            current = knobs.runtime.add_stages_inspection_hook
+            if not _is_reached(current):
+                _previous = current
+                knobs.runtime.add_stages_inspection_hook = _hook
+            _client = client
         _users += 1
-        if _users > 1:
-            return
-        _client = client
-        current = knobs.runtime.add_stages_inspection_hook
-        if not _is_reached(current):
-            _previous = current
-            knobs.runtime.add_stages_inspection_hook = _hook
 
 
 def uninstall() -> None:

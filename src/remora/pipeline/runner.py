@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 import json
+import os
 import re
+import shlex
 import tempfile
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -47,14 +51,17 @@ def run_pass(module_pass: ModulePass, module: Any, *, place: str) -> Any:
     text = generic_text(module)
     new_text = text
     names = _PUBLIC_FUNCTION.findall(text)
-    where = f"pass {describe(module_pass)}, {place}, kernel {', '.join(names) or '?'}"
+    where = (
+        f"pass {describe(module_pass)} ({_class_name(module_pass)}), {place}, "
+        f"kernel {', '.join(names) or '?'}"
+    )
     try:
         context, xdsl_module = ir.context(), ir.read(text)
         try:
             returned = module_pass.apply(context, xdsl_module)
         except LanguageError:
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise PassRaised(
                 f"the pass raised {type(error).__name__}: {error}", where=where
             ) from error
@@ -83,11 +90,11 @@ def run_pass(module_pass: ModulePass, module: Any, *, place: str) -> Any:
                 f"the pass left invalid IR: {getattr(error, 'what', error)}", where=where
             ) from error
     except (PassRaised, PassReturned, InvalidIR, KernelRenamed) as error:
-        folder = _write_reproducer(module_pass, place, text, new_text, str(error))
+        folder, command = _write_reproducer(module_pass, place, text, new_text, str(error))
         wrapped = type(error)(
             error.what,
             where=error.where,
-            hint=(error.hint + "; " if error.hint else "") + f"reproducer in {folder}",
+            hint=(error.hint + "; " if error.hint else "") + f"to see it again: {command}",
         )
         wrapped.reproducer = str(folder)
         raise wrapped from error.__cause__
@@ -96,27 +103,50 @@ def run_pass(module_pass: ModulePass, module: Any, *, place: str) -> Any:
 
 def _write_reproducer(
     module_pass: ModulePass, place: str, before: str, after: str, error: str
-) -> Path:
-    """A folder with the module before the pass, and what ran over it."""
+) -> tuple[Path, str]:
+    """A folder with the module before the pass, and the command that runs the pass over it."""
     from importlib.metadata import version
 
     folder = Path(tempfile.mkdtemp(prefix="remora-reproducer-"))
+    command = f"remora opt {folder / 'before.mlir'} -p {shlex.quote(_on_command_line(module_pass))}"
     (folder / "before.mlir").write_text(before)
     if after != before:
         (folder / "after.mlir").write_text(after)
     info = {
         "pass": describe(module_pass),
-        "class": f"{type(module_pass).__module__}:{type(module_pass).__qualname__}",
+        "class": _class_name(module_pass),
         "arguments": repr(module_pass),
         "place": place,
         "error": error,
         "triton": features().version,
         "xdsl": version("xdsl"),
-        "command": f"remora opt {folder / 'before.mlir'} "
-        f"-p {type(module_pass).__module__}:{type(module_pass).__qualname__}",
+        "command": command,
     }
     (folder / "info.json").write_text(json.dumps(info, indent=2) + "\n")
-    return folder
+    return folder, command
+
+
+def _class_name(module_pass: ModulePass) -> str:
+    cls = type(module_pass)
+    return f"{cls.__module__}:{cls.__qualname__}"
+
+
+def _on_command_line(module_pass: ModulePass) -> str:
+    """The pass with its arguments, as ``remora opt -p`` takes it.
+
+    A pass of a script, or of a module beside one, is named by its file: it
+    cannot be imported by name elsewhere.
+    """
+    cls = type(module_pass)
+    name = _class_name(module_pass)
+    if "." not in cls.__module__:
+        with suppress(TypeError, OSError):
+            name = f"{os.path.abspath(inspect.getfile(cls))}:{cls.__qualname__}"
+    try:
+        arguments = str(module_pass.pipeline_pass_spec()).removeprefix(module_pass.name)
+    except Exception:  # not a dataclass of plain fields; info.json has its repr
+        arguments = ""
+    return name + arguments
 
 
 class Runner(Session):

@@ -1,0 +1,27 @@
+"""How the commands print, in a terminal and in a pipe."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+
+def console() -> Console:
+    """Standard output. In a pipe lines are not folded, so that grep finds what it looks for."""
+    from rich.console import Console
+
+    return Console(highlight=False, width=None if sys.stdout.isatty() else 1000)
+
+
+def grid() -> Table:
+    """Rows of a label and what belongs to it, indented."""
+    from rich.table import Table
+
+    table = Table.grid(padding=(0, 2, 0, 0))
+    table.add_column(style="cyan", no_wrap=True, min_width=11)
+    table.add_column(overflow="fold")
+    return table
