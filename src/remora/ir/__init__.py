@@ -5,6 +5,7 @@ generic form with the local scope: dialects are not modelled, attributes and
 types that xDSL does not know keep their text.
 """
 
+from remora.ir.attributes import TextAttr, TextType, text_of
 from remora.ir.text import context, read, write
 
-__all__ = ["context", "read", "write"]
+__all__ = ["TextAttr", "TextType", "context", "read", "text_of", "write"]
