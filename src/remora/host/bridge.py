@@ -40,6 +40,9 @@ _SYMBOLS = {
 }
 _CTYPES = {"p": ctypes.c_void_p, "b": ctypes.c_bool, "i": ctypes.c_int, "v": None}
 
+# Operations at the top of a module: before, and from the middle of llir on.
+_FUNCTIONS = ("tt.func", "llvm.func")
+
 # Room for an OpPrintingFlags or a raw_fd_ostream: both are under 200 bytes in
 # every release looked at; the constructors write no further than the object.
 _OBJECT_BYTES = 1024
@@ -85,7 +88,7 @@ def _module_address(module: Any) -> int:
         blocks.append(module.get_function(name).get_operation().get_block())
     else:
         module.walk(
-            lambda op: blocks.append(op.get_block()) if op.get_name() == "tt.func" else None
+            lambda op: blocks.append(op.get_block()) if op.get_name() in _FUNCTIONS else None
         )
     if not blocks:
         raise BridgeError("the module holds no function", hint="Triton modules hold at least one")

@@ -29,6 +29,13 @@ class StageClient(Protocol):
         ...
 
 
+class _Inside(threading.local):
+    """Whether this thread is in a call of the hook before ours."""
+
+    previous = False
+
+
+_inside = _Inside()
 _lock = threading.RLock()
 _users = 0
 _client: StageClient | None = None
@@ -46,17 +53,27 @@ def _hook(
     global _reached
     _reached = True
     client, previous = _client, _previous
+    if previous is not None and _inside.previous:
+        return ("", "")  # the hook before ours calls ours: one call is enough
     if stages is None:
         key = client.cache_key() if client is not None else ("", "")
         if previous is None:
             return key
-        before = previous()
+        before = _call_previous(previous)
         return before[0] + key[0], before[1] + key[1]
     if previous is not None:
-        previous(backend, stages, options, language, capability)
+        _call_previous(previous, backend, stages, options, language, capability)
     if client is not None:
         client.edit_stages(backend, stages, options, language)
     return ("", "")
+
+
+def _call_previous(previous: Callable[..., Any], *args: Any) -> Any:
+    _inside.previous = True
+    try:
+        return previous(*args)
+    finally:
+        _inside.previous = False
 
 
 def _is_reached(hook: Callable[..., Any] | None) -> bool:

@@ -10,7 +10,7 @@ from typing import Any
 
 from remora import host
 from remora.errors import AnchorNotFound
-from remora.pipeline.edits import Insert, Pipeline
+from remora.pipeline.edits import Insert, Pipeline, describe, trigger_of
 from remora.pipeline.runner import edited_stage
 
 
@@ -44,14 +44,22 @@ class Active:
         for pipeline in self.pipelines():
             for edit in pipeline.edits:
                 by_stage.setdefault(edit.stage, []).append(edit)
+        # What follows llir is text: assembly, then the binary.
+        names = list(stages)
+        with_passes = names[: names.index("llir") + 1] if "llir" in names else names
         for name, inserts in by_stage.items():
-            if name not in stages:
-                raise AnchorNotFound(
-                    f"there is no stage {name!r} for this target and language",
-                    where=f"insert {inserts[0].place}",
-                    hint="stages: " + ", ".join(stages),
-                )
-            stages[name] = edited_stage(name, stages[name], inserts)
+            if name in with_passes:
+                stages[name] = edited_stage(name, stages[name], inserts)
+                continue
+            # A pass with a trigger waits for a module that holds it; here is none.
+            for insert in inserts:
+                if not trigger_of(insert.python_pass):
+                    what = "holds text and runs no pass" if name in names else "does not exist"
+                    raise AnchorNotFound(
+                        f"the stage {name!r} {what} for this target and language",
+                        where=f"insert of {describe(insert.python_pass)} {insert.place}",
+                        hint="stages with passes: " + ", ".join(with_passes),
+                    )
 
     def add(self, pipeline: Pipeline) -> None:
         """Put a pipeline in force for the whole process. Adding it again does nothing."""

@@ -33,7 +33,8 @@ def _pass_hash(value: Any) -> str:
     from remora.pipeline.edits import PassRef
 
     if isinstance(value, PassRef):
-        return f"{value.target} {value.arguments!r} {package_hash(value.module_name)}"
+        arguments = f"{value.target} {value.arguments!r} {value.trigger!r}"
+        return f"{arguments} {package_hash(value.module_name)}"
     cls = type(value)
     text = f"{cls.__module__}.{cls.__qualname__} {value!r}"
     module = inspect.getmodule(cls)

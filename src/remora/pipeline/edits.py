@@ -88,6 +88,12 @@ class Insert:
         Raises:
             AnchorNotFound: the stage has no such pass, or has it several times.
         """
+        if not anchors:
+            raise AnchorNotFound(
+                f"the stage {self.stage} runs no pass for this target and language",
+                where=f"insert of {describe(self.python_pass)} {self.place}",
+                hint="name a stage that runs passes, as ttgir does",
+            )
         if self.side == "start":
             return 0
         if self.side == "end":
@@ -102,7 +108,7 @@ class Insert:
                 hint=(
                     "nearest: " + ", ".join(f"{self.stage}/{a}" for a in near)
                     if near
-                    else f"the stage {self.stage} runs: {', '.join(anchors) or 'no pass'}"
+                    else f"the stage {self.stage} runs: {', '.join(anchors)}"
                 ),
             )
         index = anchors.index(self.anchor)

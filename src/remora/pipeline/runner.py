@@ -223,6 +223,11 @@ def edited_stage(
         runner = Runner(name, wanted, record(stage))
         box = Box(module)
         result = instrument(stage, runner)(box, metadata)
+        if runner.due:
+            raise PipelineError(
+                f"the stage {name} ended before its passes {runner.names[runner.done :]}",
+                hint="its passes depend on the module; report it with the Triton release",
+            )
         return box.module if isinstance(result, Box) else result
 
     return run

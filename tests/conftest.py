@@ -1,0 +1,62 @@
+"""What every test has: a kernel cache of its own session, and the marker ``gpu``."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+# Before Triton is imported: it reads both as it starts.
+_CACHE = tempfile.mkdtemp(prefix="remora-tests-cache-")
+os.environ["TRITON_CACHE_DIR"] = _CACHE
+os.environ["TRITON_DEFAULT_FP_FUSION"] = "1"  # 3.9 warns where this is not said
+
+
+def pytest_unconfigure() -> None:
+    shutil.rmtree(_CACHE, ignore_errors=True)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    wanting = [item for item in items if item.get_closest_marker("gpu")]
+    if not wanting:
+        return
+    reason = _why_no_gpu()
+    for item in wanting if reason else ():
+        item.add_marker(pytest.mark.skip(reason=reason))
+
+
+def _why_no_gpu() -> str:
+    try:
+        import torch
+    except ImportError:
+        return "needs a GPU: torch is not installed"
+    return "" if torch.cuda.is_available() else "needs a GPU: torch sees none"
+
+
+@pytest.fixture
+def fresh_cache(tmp_path: Path) -> Iterator[Path]:
+    """An empty kernel cache for one test, so that what it compiles is compiled."""
+    from triton import knobs
+
+    folder = tmp_path / "triton-cache"
+    with knobs.cache.scope():
+        knobs.cache.dir = str(folder)
+        yield folder
+
+
+@pytest.fixture
+def no_hook() -> Iterator[None]:
+    """No stage hook before the test; it fails if it leaves one behind."""
+    from triton import knobs
+
+    assert knobs.runtime.add_stages_inspection_hook is None
+    yield
+    left, knobs.runtime.add_stages_inspection_hook = (
+        knobs.runtime.add_stages_inspection_hook,
+        None,
+    )
+    assert left is None
