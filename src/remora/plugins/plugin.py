@@ -30,7 +30,7 @@ class Plugin:
     passes: ``PassRef``s ("package.module:Class", imported when first needed) or
         ``ModulePass`` classes; ``remora opt`` finds them by their ``name``.
     dialects: xDSL dialects, or "package.module:Name" of one.
-    ops: operations of the language, made by ``remora.op``.
+    ops: operations of the language, made by ``remora.op``, or "package.module:name" of one.
     pipelines: ``Pipeline``s, put in force by ``activate``.
 
     Raises:
@@ -118,19 +118,17 @@ def _is_pass(item: object) -> bool:
     return isinstance(item, type) and hasattr(item, "apply") and hasattr(item, "name")
 
 
-def _is_dialect(item: object) -> bool:
-    return _REFERENCE.fullmatch(item) is not None if isinstance(item, str) else _is_op(item)
-
-
-def _is_op(item: object) -> bool:
-    return not isinstance(item, str) and name_of(item) != ""
+def _is_named(item: object) -> bool:
+    if isinstance(item, str):
+        return _REFERENCE.fullmatch(item) is not None
+    return name_of(item) != ""
 
 
 # What each field holds: a test, and what to write where an item fails it.
 _FIELDS: tuple[tuple[str, Callable[[object], bool], str], ...] = (
     ("passes", _is_pass, 'give remora.PassRef("package.module:Class") or the class'),
-    ("dialects", _is_dialect, 'give "package.module:Name" or the xDSL dialect itself'),
-    ("ops", _is_op, "give what remora.op made"),
+    ("dialects", _is_named, 'give "package.module:Name" or the xDSL dialect itself'),
+    ("ops", _is_named, 'give "package.module:name" or what remora.op made'),
     ("pipelines", lambda item: isinstance(item, Pipeline), "give remora.Pipeline objects"),
 )
 

@@ -1,0 +1,137 @@
+"""Runs kernels with the operations' reference meaning, inside Triton's interpreter.
+
+The interpreter keeps bf16 and fp8 as integers of the same width; references
+see them as numbers (``ml_dtypes``). What is asynchronous is an effect that
+happens later, at the last moment that the program allows, so that a missing
+wait is seen; what waits makes the effects happen.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from triton.language import core as tl
+
+from remora.dsl.values import Handle, HandleType
+from remora.errors import PluginError
+
+if TYPE_CHECKING:
+    from remora.dsl.op import Call
+
+Effect = Callable[[], None]
+
+
+class Machine:
+    """One program of a launch under the reference meaning.
+
+    state: what plugins keep for the program, by name.
+    call: the use of the operation that is running, for errors.
+    """
+
+    def __init__(self, call: Call) -> None:
+        self.call = call
+        self.state: dict[str, Any] = {}
+        self._open: dict[str, list[Effect]] = {}
+        self._groups: dict[str, deque[list[Effect]]] = {}
+
+    def later(self, queue: str, effect: Effect) -> None:
+        """An asynchronous effect; it joins the open group of ``queue``."""
+        self._open.setdefault(queue, []).append(effect)
+
+    def close_group(self, queue: str) -> None:
+        """Close the open group of ``queue`` (an empty one counts too)."""
+        self._groups.setdefault(queue, deque()).append(self._open.pop(queue, []))
+
+    def wait(self, queue: str, pending: int) -> None:
+        """Block until at most ``pending`` closed groups of ``queue`` are in flight."""
+        groups = self._groups.setdefault(queue, deque())
+        while len(groups) > pending:
+            for effect in groups.popleft():
+                effect()
+
+
+_local = threading.local()
+
+
+def machine(call: Call) -> Machine:
+    """The machine of the program that the interpreter is running."""
+    from triton.runtime.interpreter import interpreter_builder
+
+    program = interpreter_builder.grid_idx  # a new tuple for each program
+    if getattr(_local, "program", None) is not program:
+        _local.program, _local.machine = program, Machine(call)
+    current: Machine = _local.machine
+    current.call = call
+    return current
+
+
+def numpy_dtype(dtype: Any) -> np.dtype[Any]:
+    """The NumPy type of numbers of a Triton element type."""
+    import ml_dtypes
+
+    special = {
+        tl.bfloat16: ml_dtypes.bfloat16,
+        tl.float8e4nv: ml_dtypes.float8_e4m3fn,
+        tl.float8e5: ml_dtypes.float8_e5m2,
+        tl.float8e4b8: ml_dtypes.float8_e4m3fnuz,
+        tl.float8e5b16: ml_dtypes.float8_e5m2fnuz,
+    }
+    if dtype in special:
+        return np.dtype(special[dtype])
+    if dtype.is_ptr():
+        return np.dtype(np.uint64)
+    return np.dtype({"int1": "bool", "fp16": "float16", "fp32": "float32", "fp64": "float64"}.get(
+        dtype.name, dtype.name
+    ))
+
+
+def to_numpy(value: Any) -> Any:
+    """A tensor's numbers, without a copy; a handle's object."""
+    if isinstance(value, Handle):
+        return value.handle
+    array = value.handle.data
+    wanted = numpy_dtype(value.dtype)
+    if array.dtype != wanted and wanted.itemsize == array.dtype.itemsize:
+        array = array.view(wanted)
+    return array if value.type.is_block() else array.reshape(())
+
+
+def from_numpy(array: Any, kind: Any) -> Any:
+    """A tensor of a type from numbers (no copy where the element type is the same)."""
+    from triton.runtime.interpreter import TensorHandle, _get_np_dtype
+
+    if isinstance(kind, HandleType):
+        return kind.value_class(array, kind)
+    scalar = kind.scalar
+    array = np.asarray(array)
+    wanted = numpy_dtype(scalar)
+    if array.dtype != wanted:
+        array = array.astype(wanted)
+    stored = _get_np_dtype(scalar)
+    if array.dtype != stored:
+        array = array.view(stored)
+    if not kind.is_block():
+        array = array.reshape((1,))
+    return tl.tensor(TensorHandle(array, scalar), kind)
+
+
+def run_reference(
+    call: Call, operands: Sequence[Any], results: Sequence[Any], attributes: dict[str, Any]
+) -> Any:
+    """Run the reference meaning of a call and wrap its results."""
+    function = call.op.references
+    if function is None:
+        raise PluginError(
+            f"the operation {call.op.name} has no reference meaning", where=call.where,
+            hint=f"attach one with @{call.op.__name__}.reference",
+        )
+    returned = function(machine(call), *map(to_numpy, operands), **attributes)
+    values = returned if len(results) > 1 else ((returned,) if results else ())
+    wrapped = tuple(from_numpy(v, k) for v, k in zip(values, results, strict=True))
+    if not wrapped:
+        return None
+    return wrapped[0] if len(wrapped) == 1 else wrapped

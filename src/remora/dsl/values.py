@@ -1,0 +1,55 @@
+"""Handles: values of a plugin's own types, which travel through stock Triton as integers.
+
+A buffer, a token or a barrier is an ``i64`` to Triton: it goes through loops,
+branches, tuples and calls like any number. Its Python type knows what it
+stands for, and the lowering gives it its real type.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from triton.language import core as tl
+
+
+class HandleType(tl.base_type):
+    """The type of a handle. Derive a frozen dataclass from it and set ``value_class``."""
+
+    value_class: ClassVar[type[Handle]]
+
+    def __eq__(self, other: object) -> bool:
+        raise NotImplementedError(f"{type(self).__name__} has to be a dataclass")
+
+    def __hash__(self) -> int:
+        raise NotImplementedError(f"{type(self).__name__} has to be a frozen dataclass")
+
+    def _unflatten_ir(self, handles: list[Any], cursor: int) -> tuple[Handle, int]:
+        return self.value_class(handles[cursor], self), cursor + 1
+
+    def _flatten_ir_types(self, builder: Any, out: list[Any]) -> None:
+        out.append(builder.get_int64_ty())
+
+    def mangle(self) -> str:
+        """A name for functions that take such a handle: letters and digits."""
+        return "".join(c if c.isalnum() else "_" for c in repr(self))
+
+
+class Handle(tl.base_value):
+    """A value of a ``HandleType``.
+
+    handle: an ``ir.value`` of type i64 while a kernel is compiled; under the
+        reference meaning whatever object the plugin's reference gave.
+    """
+
+    def __init__(self, handle: Any, type: HandleType) -> None:
+        self.handle = handle
+        self.type = type
+
+    def _set_name(self, builder: Any, name: str) -> None:
+        self.handle.set_loc(builder.create_name_loc(name, self.handle.get_loc()))
+
+    def _flatten_ir(self, handles: list[Any]) -> None:
+        handles.append(self.handle)
+
+    def __repr__(self) -> str:
+        return f"<{self.type!r}>"

@@ -1,0 +1,210 @@
+"""Buffers in shared memory: allocation, views, and registers to and from them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from triton.language import core as tl
+
+from remora.dsl import Call, Handle, op
+from remora.dsl.reference import Machine, numpy_dtype
+from remora.errors import (
+    BufferIndexError,
+    UnsupportedByTarget,
+    WrongDtype,
+    WrongShape,
+    WrongType,
+)
+from remora.tlx.types import BufferType, TokenType, storage_kind
+
+LOWERED_IN = "remora.tlx.lower"
+
+DTYPES = {
+    str(t): t
+    for t in (
+        tl.int8, tl.int16, tl.int32, tl.int64, tl.uint8, tl.uint16, tl.uint32, tl.uint64,
+        tl.float16, tl.bfloat16, tl.float32, tl.float64,
+        tl.float8e4nv, tl.float8e5, tl.float8e4b8, tl.float8e5b16,
+    )
+}  # fmt: skip
+
+
+def view(call: Call, name: str, value: Any) -> Any:
+    """Check that an argument is one buffer, not an allocation of several."""
+    buffer = call.handle(name, value, BufferType)
+    if buffer.type.num:
+        call.fail(
+            WrongType,
+            f"{name} has to be one buffer, it is {buffer.type}",
+            hint="take one with tlx.local_view(buffers, i)",
+        )
+    return buffer
+
+
+@op("tlx.local_alloc", lowered_in=LOWERED_IN)
+def local_alloc(
+    call: Call,
+    shape: Any,
+    dtype: Any,
+    num: Any,
+    storage: Any = storage_kind.smem,
+    layout: Any = None,
+    reuse: Any = None,
+) -> Any:
+    """``num`` buffers of a shape in shared memory.
+
+    Args:
+        shape: constant, every extent a power of two.
+        dtype: the element type.
+        num: how many, constant, at least 1.
+        storage: ``storage_kind.smem``.
+        layout: None: it follows from the uses.
+        reuse: None.
+
+    Returns:
+        a ``buffered_tensor``; its contents are undefined.
+    """
+    extents = call.shape("shape", shape)
+    dtype = tl._unwrap_if_constexpr(dtype)
+    if not isinstance(dtype, tl.dtype) or str(dtype) not in DTYPES:
+        call.fail(
+            WrongDtype, f"dtype has to be an element type, it is {dtype!r}",
+            hint="one of " + ", ".join(DTYPES),
+        )
+    count = call.constant("num", num)
+    if count < 1:
+        call.fail(WrongShape, f"num has to be at least 1, it is {count}")
+    if any(extent & (extent - 1) for extent in extents):
+        call.fail(WrongShape, f"the extents of a buffer have to be powers of two, not {extents}")
+    storage = tl._unwrap_if_constexpr(storage)
+    if storage is not storage_kind.smem:
+        call.fail(
+            UnsupportedByTarget,
+            f"buffers in {getattr(storage, 'name', storage)} are not to be had on {call.target}",
+            hint="use tlx.storage_kind.smem",
+        )
+    if tl._unwrap_if_constexpr(layout) is not None:
+        call.fail(
+            UnsupportedByTarget, "explicit layouts are not implemented yet",
+            hint="leave layout out: it follows from the uses",
+        )
+    if tl._unwrap_if_constexpr(reuse) is not None:
+        call.fail(
+            UnsupportedByTarget, "reuse of another allocation is not implemented yet",
+            hint="leave reuse out: buffers that are never live together share memory anyway",
+        )
+    return call.emit(
+        [], [BufferType(extents, dtype, count)], shape=extents, dtype=str(dtype), num=count
+    )
+
+
+class Buffers:
+    """An allocation under the reference meaning: poisoned until it is written."""
+
+    def __init__(self, shape: tuple[int, ...], dtype: Any, num: int) -> None:
+        kind = numpy_dtype(dtype)
+        # All ones: NaN in every floating-point type, -1 in integers.
+        raw = np.full((num, *shape, kind.itemsize), 0xFF, np.uint8)
+        self.data = raw.view(kind)[..., 0]
+
+    def __getitem__(self, index: int) -> np.ndarray[Any, Any]:
+        array: np.ndarray[Any, Any] = self.data[index]
+        return array
+
+
+@local_alloc.reference
+def _alloc(machine: Machine, shape: tuple[int, ...], dtype: str, num: int) -> Buffers:
+    return Buffers(shape, DTYPES[dtype], num)
+
+
+@op("tlx.local_view", lowered_in=LOWERED_IN)
+def local_view(call: Call, buffers: Any, i: Any) -> Any:
+    """One buffer of an allocation.
+
+    Args:
+        buffers: what ``local_alloc`` gave.
+        i: an integer, at compile time or run time, at least 0 and under ``num``.
+    """
+    allocation = call.handle("buffers", buffers, BufferType)
+    kind = allocation.type
+    if not kind.num:
+        call.fail(WrongType, f"buffers has to be an allocation, it is {kind}")
+    i = tl._unwrap_if_constexpr(i)
+    if isinstance(i, int) and not 0 <= i < kind.num:
+        call.fail(BufferIndexError, f"there is no buffer {i} in {kind}")
+    index = call.integer("the buffer's index", i)
+    return call.emit([allocation, index], [BufferType(kind.shape, kind.dtype, 0)])
+
+
+@local_view.reference
+def _view(machine: Machine, buffers: Buffers, index: Any) -> np.ndarray[Any, Any]:
+    if not 0 <= int(index) < len(buffers.data):
+        machine.call.fail(
+            BufferIndexError, f"there is no buffer {int(index)} among {len(buffers.data)}"
+        )
+    return buffers[int(index)]
+
+
+@op("tlx.local_store", lowered_in=LOWERED_IN)
+def local_store(call: Call, dst: Any, src: Any) -> Any:
+    """Store a tensor into a buffer of its shape and dtype."""
+    buffer = view(call, "dst", dst)
+    value = call.tensor("src", src, shape=buffer.shape)
+    if value.dtype != buffer.dtype:
+        call.fail(
+            WrongDtype,
+            f"src is of {value.dtype}, the buffer of {buffer.dtype}",
+            hint=f"src.to(tl.{buffer.dtype.name})" if hasattr(tl, buffer.dtype.name) else "",
+        )
+    return call.emit([value, buffer])
+
+
+@local_store.reference
+def _store(machine: Machine, value: Any, buffer: Any) -> None:
+    buffer[...] = value
+
+
+@op("tlx.local_load", lowered_in=LOWERED_IN)
+def local_load(
+    call: Call, src: Any, token: Any = None, layout: Any = None, relaxed: Any = False
+) -> Any:
+    """Load a buffer into registers.
+
+    Args:
+        src: one buffer.
+        token: of a copy or a wait; only says what the load comes after.
+        layout: None: it follows from the uses.
+        relaxed: no effect here: the order of the program is kept.
+
+    Returns:
+        a tensor of the buffer's shape and dtype.
+    """
+    buffer = view(call, "src", src)
+    if tl._unwrap_if_constexpr(token) is not None:
+        call.handle("token", token, TokenType)
+    if tl._unwrap_if_constexpr(layout) is not None:
+        call.fail(
+            UnsupportedByTarget, "explicit layouts are not implemented yet",
+            hint="leave layout out: it follows from the uses",
+        )
+    call.constant("relaxed", relaxed, bool)
+    return call.emit([buffer], [tl.block_type(buffer.dtype, list(buffer.shape))])
+
+
+@local_load.reference
+def _load(machine: Machine, buffer: Any) -> np.ndarray[Any, Any]:
+    copy: np.ndarray[Any, Any] = buffer.copy()
+    return copy
+
+
+@op("tlx.dtype_of")
+def dtype_of(call: Call, value: Any) -> Any:
+    """The element type of a pointer, a tensor (of pointers) or a buffer."""
+    value = tl._unwrap_if_constexpr(value)
+    if isinstance(value, Handle) and isinstance(value.type, BufferType):
+        return value.type.dtype
+    if not isinstance(value, tl.tensor):
+        call.fail(WrongType, f"{value!r} has no element type")
+    scalar = value.type.scalar
+    return scalar.element_ty if scalar.is_ptr() else scalar

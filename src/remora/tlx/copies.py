@@ -1,0 +1,137 @@
+"""Asynchronous copies from global to shared memory, in groups."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from triton.language import core as tl
+
+from remora.dsl import Call, op
+from remora.dsl.reference import Machine
+from remora.errors import UnsupportedByTarget, WrongShape, WrongType
+from remora.tlx.buffers import LOWERED_IN, view
+from remora.tlx.types import TokenType
+
+_QUEUE = "cp.async"
+
+
+@op("tlx.async_load", lowered_in=LOWERED_IN)
+def async_load(
+    call: Call,
+    src: Any,
+    result: Any,
+    mask: Any = None,
+    other: Any = None,
+    cache_modifier: Any = "",
+    eviction_policy: Any = "",
+    is_volatile: Any = False,
+    bulk: Any = False,
+    bulk_size: Any = None,
+    barrier: Any = None,
+) -> Any:
+    """Copy from global memory into a buffer, asynchronously.
+
+    Args:
+        src: a tensor of pointers of the buffer's shape and dtype.
+        result: one buffer.
+        mask: i1, of a shape that broadcasts to the buffer's; where it is false,
+            ``other`` is written, or zero.
+        other: a number or a tensor that broadcasts to the buffer's shape.
+        cache_modifier, eviction_policy, is_volatile: as of ``tl.load``.
+        bulk, bulk_size, barrier: False and None: bulk copies are not here yet.
+
+    Returns:
+        a token. The copy is done after ``async_load_commit_group`` and an
+        ``async_load_wait_group`` that waits for its group.
+
+    Where the copy engine cannot do it (elements that are not contiguous in runs
+    of 4 bytes at least; an ``other`` that is not zero; a target without such
+    copies) the data goes through registers, and is there at once.
+    """
+    buffer = view(call, "result", result)
+    src = tl._unwrap_if_constexpr(src)
+    if not isinstance(src, tl.tensor) or not src.type.is_block() or not src.dtype.is_ptr():
+        call.fail(WrongType, "src has to be a tensor of pointers")
+    if src.dtype.element_ty != buffer.dtype:
+        call.fail(
+            WrongType, f"src points to {src.dtype.element_ty}, the buffer is of {buffer.dtype}"
+        )
+    shape = tuple(tl._unwrap_if_constexpr(d) for d in src.shape)
+    if shape != buffer.shape:
+        call.fail(WrongShape, f"src is of shape {shape}, the buffer of {buffer.shape}")
+    bulk = call.constant("bulk", bulk, bool)
+    if bulk or any(tl._unwrap_if_constexpr(v) is not None for v in (bulk_size, barrier)):
+        call.fail(
+            UnsupportedByTarget, "bulk copies are not implemented yet",
+            hint="leave bulk, bulk_size and barrier out",
+        )
+    volatile = call.constant("is_volatile", is_volatile, bool)
+    masked = tl._unwrap_if_constexpr(mask) is not None
+    # Triton's own load carries pointers, mask and policy to the lowering; it is
+    # volatile so that no stock pass moves or merges it.
+    loaded = tl.load(
+        src, mask=mask, other=other, cache_modifier=cache_modifier,
+        eviction_policy=eviction_policy, volatile=True, _semantic=call.semantic,
+    )  # fmt: skip
+    return call.emit([loaded, buffer], [TokenType()], is_volatile=volatile, masked=masked)
+
+
+@async_load.reference
+def _load(machine: Machine, value: Any, buffer: Any, is_volatile: bool, masked: bool) -> None:
+    def copy() -> None:
+        buffer[...] = value
+
+    machine.later(_QUEUE, copy)
+
+
+def _tokens(call: Call, tokens: Any) -> None:
+    """Check a token, or a list of them."""
+    tokens = tl._unwrap_if_constexpr(tokens)
+    if tokens is None:
+        return
+    if isinstance(tokens, tl.tuple):
+        tokens = tokens.values
+    for token in tokens if isinstance(tokens, (tuple, list)) else (tokens,):
+        call.handle("a token", token, TokenType)
+
+
+@op("tlx.async_load_commit_group", lowered_in=LOWERED_IN)
+def async_load_commit_group(call: Call, tokens: Any = None) -> Any:
+    """Close a group: all copies since the last group was closed.
+
+    Args:
+        tokens: of the copies; says what the group comes after.
+
+    Returns:
+        a token for the group.
+    """
+    _tokens(call, tokens)
+    return call.emit([], [TokenType()])
+
+
+@async_load_commit_group.reference
+def _commit(machine: Machine) -> None:
+    machine.close_group(_QUEUE)
+
+
+@op("tlx.async_load_wait_group", lowered_in=LOWERED_IN)
+def async_load_wait_group(call: Call, pendings: Any, tokens: Any = None) -> Any:
+    """Wait until at most ``pendings`` groups are in flight, and let all threads see the rest.
+
+    Args:
+        pendings: constant, at least 0. It reaches the machine as it is written.
+        tokens: says what the wait comes after.
+
+    Returns:
+        a token.
+    """
+    count = call.constant("pendings", pendings)
+    if count < 0:
+        call.fail(WrongShape, f"pendings has to be at least 0, it is {count}")
+    _tokens(call, tokens)
+    return call.emit([], [TokenType()], pendings=count)
+
+
+@async_load_wait_group.reference
+def _wait(machine: Machine, pendings: int) -> None:
+    machine.wait(_QUEUE, pendings)

@@ -1,0 +1,144 @@
+"""Lowerings for NVIDIA: ``cp.async`` and ``wgmma``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from xdsl.dialects.builtin import DenseIntOrFPElementsAttr, StringAttr, TensorType
+from xdsl.ir import Operation, SSAValue
+
+from remora.dsl.lowering import CustomOp, Lowering
+from remora.errors import PluginError, WrongType
+from remora.ir.alignment import copy_bytes
+from remora.ir.build import Builder, attribute, boolean, i32, inherent, op_name
+from remora.tlx.copies import async_load, async_load_commit_group, async_load_wait_group
+from remora.tlx.dots import async_dot, async_dot_wait
+from remora.tlx.lower.analysis import loaded_by
+from remora.tlx.lower.layouts import dot_operand, with_encoding
+from remora.tlx.lower.shared import erase_load, load_now, masked_load, segments, token
+
+_TOKEN = attribute("!ttg.async.token")
+
+# The least that cp.async moves.
+_LEAST_BYTES = 4
+
+# tt.InputPrecision: the only one that wgmma has for fp32; others ignore it.
+_TF32 = 0
+
+
+def carrying_load(op: CustomOp) -> Operation:
+    """The load that carries an ``async_load``."""
+    load = loaded_by(op.operands[0])
+    if load is None:
+        raise PluginError(
+            "an async_load has lost its load", where=op.where,
+            hint="a pass before this one replaced the volatile tt.load behind it",
+        )
+    return load
+
+
+@async_load.lowering("cuda")
+def lower_async_load(op: CustomOp, builder: Builder, lowering: Lowering) -> SSAValue:
+    """``ttg.async_copy_global_to_local``, or through registers where that cannot be."""
+    load = carrying_load(op)
+    pointer, mask, other = masked_load(load)
+    contiguous = lowering.analysis.layout_of(op.operands[1]).order[0]
+    size = copy_bytes(lowering.analysis.alignment, pointer, mask, contiguous)
+    if size < _LEAST_BYTES or not _is_zero(other):
+        load_now(op, load, builder)
+    else:
+        operands = [v for v in (pointer, op.operands[1], mask, other) if v is not None]
+        policy = {k: v for k, v in load.properties.items() if k in ("cache", "evict", "cachePolicy")}
+        builder.op(
+            "ttg.async_copy_global_to_local", operands, [_TOKEN],
+            {
+                **policy,
+                "isVolatile": boolean(op.attributes["is_volatile"]),
+                "operandSegmentSizes": segments(1, 1, int(mask is not None), int(other is not None)),
+            },
+        )  # fmt: skip
+    erase_load(op, load)
+    return token(builder)
+
+
+def _is_zero(other: SSAValue | None) -> bool:
+    """Whether masked elements become zero, as the copy engine makes them."""
+    if other is None:
+        return True
+    owner = other.owner
+    while isinstance(owner, Operation) and op_name(owner) in ("ttg.convert_layout", "tt.splat"):
+        owner = owner.operands[0].owner
+    if not isinstance(owner, Operation) or op_name(owner) != "arith.constant":
+        return False
+    value: Any = inherent(owner, "value")
+    if isinstance(value, DenseIntOrFPElementsAttr):
+        return bool(value.is_splat()) and not next(iter(value.iter_values()))
+    return not value.value.data
+
+
+@async_load_commit_group.lowering("cuda")
+def lower_commit(op: CustomOp, builder: Builder, lowering: Lowering) -> SSAValue:
+    """``ttg.async_commit_group``."""
+    builder.op("ttg.async_commit_group", [], [_TOKEN])
+    return token(builder)
+
+
+@async_load_wait_group.lowering("cuda")
+def lower_wait(op: CustomOp, builder: Builder, lowering: Lowering) -> SSAValue:
+    """The wait as an instruction, and a barrier so that all threads see the data.
+
+    Not ``ttg.async_wait``: stock software pipelining recounts every one of a
+    module, to 0 where it has no tokens, and merges them.
+    """
+    pendings = op.attributes["pendings"]
+    builder.op(
+        "tt.elementwise_inline_asm", [], [attribute("i32")],
+        {
+            "asm_string": StringAttr(f"cp.async.wait_group {pendings};\n\tmov.u32 $0, 0;"),
+            "constraints": StringAttr("=r"),
+            "packed_element": i32(1),
+            "pure": boolean(False),
+        },
+    )  # fmt: skip
+    builder.op("ttg.barrier", [], [], {"addrSpace": i32(1)})
+    return token(builder)
+
+
+@async_dot.lowering("cuda:90")
+def lower_dot(op: CustomOp, builder: Builder, lowering: Lowering) -> SSAValue:
+    """``ttng.warp_group_dot``, asynchronous."""
+    a, b, acc = op.operands[:3]
+    kind = lowering.analysis.accumulator_type(op)
+    if acc.type != kind:
+        acc = builder.value("ttg.convert_layout", [acc], kind)
+    if isinstance(a.type, TensorType):
+        element: Any = a.type.element_type
+        layout = dot_operand(0, str(kind.encoding), element.bitwidth)
+        a = builder.value("ttg.convert_layout", [a], with_encoding(a.type, layout))
+    use_acc = op.operands[3] if len(op.operands) > 3 else None
+    if use_acc is None:
+        use_acc = builder.constant(int(op.attributes["use_acc"]), 1)
+    return builder.value(
+        "ttng.warp_group_dot", [a, b, acc, use_acc], kind,
+        {
+            "inputPrecision": i32(_TF32),
+            "maxNumImpreciseAcc": i32(op.attributes["imprecise"]),
+            "isAsync": boolean(True),
+        },
+    )  # fmt: skip
+
+
+@async_dot_wait.lowering("cuda:90")
+def lower_dot_wait(op: CustomOp, builder: Builder, lowering: Lowering) -> SSAValue:
+    """``ttng.warp_group_dot_wait``, which threads the product through itself."""
+    (product,) = op.operands
+    if not lowering.analysis.is_product(product):
+        raise WrongType(
+            "tlx.async_dot_wait: x has to come from tlx.async_dot",
+            where=op.where,
+            hint="wait for the value that tlx.async_dot returned",
+        )
+    return builder.value(
+        "ttng.warp_group_dot_wait", [product], product.type,
+        {"pendings": i32(op.attributes["pendings"])},
+    )  # fmt: skip

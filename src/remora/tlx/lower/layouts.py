@@ -1,0 +1,146 @@
+"""The encodings that TLX's lowerings give to buffers and products, as MLIR text."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from xdsl.dialects.builtin import TensorType
+from xdsl.ir import Attribute
+
+from remora.dsl import Target
+from remora.ir.build import attribute
+
+_LIST = r"\[([\d, ]*)\]"
+
+
+@dataclass(frozen=True)
+class NvmmaShared:
+    """The shared layout that wgmma reads: rows swizzled in units of 16 bytes.
+
+    transposed: the first dimension is the contiguous one.
+    """
+
+    swizzling: int
+    transposed: bool
+    bits: int
+
+    @classmethod
+    def of(cls, shape: tuple[int, ...], bits: int, transposed: bool) -> NvmmaShared:
+        """The widest swizzle that the contiguous dimension fills."""
+        contiguous = shape[0] if transposed else shape[1]
+        row = contiguous * bits // 8
+        swizzling = next((s for s in (128, 64, 32) if row >= s), 0)
+        return cls(swizzling, transposed, bits)
+
+    @property
+    def order(self) -> tuple[int, ...]:
+        """Dimensions, the contiguous one first."""
+        return (0, 1) if self.transposed else (1, 0)
+
+    def __str__(self) -> str:
+        return (
+            f"#ttg.nvmma_shared<{{swizzlingByteWidth = {self.swizzling}, "
+            f"transposed = {str(self.transposed).lower()}, elementBitWidth = {self.bits}}}>"
+        )
+
+
+@dataclass(frozen=True)
+class SwizzledShared:
+    """A shared layout whose rows are permuted in vectors of ``vec`` elements."""
+
+    vec: int
+    per_phase: int
+    max_phase: int
+    order: tuple[int, ...]
+
+    @classmethod
+    def plain(cls, order: tuple[int, ...]) -> SwizzledShared:
+        """No swizzle."""
+        return cls(1, 1, 1, order)
+
+    @classmethod
+    def for_operand(
+        cls, shape: tuple[int, ...], bits: int, vec: int, order: tuple[int, ...], banks: int
+    ) -> SwizzledShared:
+        """Without bank conflicts when 16 lanes each read ``vec`` elements of 16 rows.
+
+        banks: of 4 bytes each.
+        """
+        inner = shape[order[0]]
+        row = banks * 32 // bits  # elements that one row of banks holds
+        per_phase = max(1, row // inner)
+        max_phase = max(1, min(16 // per_phase, inner // vec))
+        return cls(vec, per_phase, max_phase, order)
+
+    def __str__(self) -> str:
+        return (
+            f"#ttg.swizzled_shared<{{vec = {self.vec}, perPhase = {self.per_phase}, "
+            f"maxPhase = {self.max_phase}, order = {list(self.order)}}}>"
+        )
+
+
+SharedLayout = NvmmaShared | SwizzledShared
+
+
+def memdesc(
+    shape: tuple[int, ...], element: Attribute, layout: SharedLayout, num: int = 0
+) -> Attribute:
+    """The type of one buffer, or of ``num`` of them."""
+    extents = "x".join(map(str, (*((num,) if num else ()), *shape)))
+    return attribute(
+        f"!ttg.memdesc<{extents}x{element}, {layout}, #ttg.shared_memory, mutable>"
+    )
+
+
+def element_type(dtype: str) -> Attribute:
+    """The MLIR type of an element type that ``str(tl.dtype)`` names."""
+    special = {
+        "fp16": "f16", "bf16": "bf16", "fp32": "f32", "fp64": "f64", "fp8e4nv": "f8E4M3FN",
+        "fp8e5": "f8E5M2", "fp8e4b8": "f8E4M3FNUZ", "fp8e5b16": "f8E5M2FNUZ",
+    }  # fmt: skip
+    return attribute(special.get(dtype) or "i" + dtype.lstrip("uint"))
+
+
+def wgmma_accumulator(m: int, n: int, bits: int, num_warps: int) -> str:
+    """The layout of a warp group product's accumulator.
+
+    Warps are laid along M as far as it goes (16 rows a warp, 64 a group), the
+    rest along N; an instruction takes at most 256 columns.
+    """
+    along_m = 4
+    while along_m < num_warps and along_m * 2 * 16 <= m:
+        along_m *= 2
+    along_n = num_warps // along_m
+    columns = max(n // along_n, 8)
+    columns = max(c for c in range(8, min(columns, 256) + 1, 8) if columns % c == 0)
+    return (
+        "#ttg.nvidia_mma<{versionMajor = 3, versionMinor = 0, "
+        f"warpsPerCTA = [{along_m}, {along_n}], instrShape = [16, {columns}, {256 // bits}]}}>"
+    )
+
+
+def dot_operand(index: int, parent: str, bits: int) -> str:
+    """The layout of a product's operand in registers."""
+    return f"#ttg.dot_op<{{opIdx = {index}, parent = {parent}, kWidth = {32 // bits}}}>"
+
+
+def with_encoding(kind: TensorType[Any], encoding: str) -> TensorType[Any]:
+    """The tensor type with another layout."""
+    return TensorType(kind.element_type, kind.get_shape(), attribute(encoding))
+
+
+def order_of(kind: Attribute) -> tuple[int, ...] | None:
+    """The order of a tensor's blocked layout, the contiguous dimension first."""
+    if not isinstance(kind, TensorType):
+        return None
+    found = re.search(r"#ttg\.blocked<\{.*order = " + _LIST, str(kind.encoding))
+    return tuple(int(n) for n in found.group(1).split(",")) if found else None
+
+
+def mfma_vector(target: Target, bits: int) -> int:
+    """Elements of K that a lane of a matrix instruction reads at once (kWidth)."""
+    if bits >= 32:
+        return max(1, 64 // bits) if target.arch == "gfx950" else 1
+    return (128 if target.arch == "gfx950" else 64) // bits

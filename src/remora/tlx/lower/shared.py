@@ -1,0 +1,88 @@
+"""Lowerings that every target shares: buffers, views, loads and stores."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from xdsl.dialects.builtin import DenseArrayBase, IntegerType
+from xdsl.ir import Attribute, Operation, SSAValue
+
+from remora.dsl.lowering import CustomOp, Lowering
+from remora.ir.build import Builder, attribute, boolean, erase, inherent, op_name
+from remora.tlx.buffers import local_alloc, local_load, local_store, local_view
+
+
+@local_alloc.lowering("cuda", "hip")
+def lower_alloc(op: CustomOp, builder: Builder, lowering: Lowering) -> SSAValue:
+    """``ttg.local_alloc`` without a source."""
+    return builder.value("ttg.local_alloc", [], lowering.analysis.memdesc_of(op))
+
+
+@local_view.lowering("cuda", "hip")
+def lower_view(op: CustomOp, builder: Builder, lowering: Lowering) -> SSAValue:
+    """``ttg.memdesc_index``."""
+    kind = lowering.analysis.view_type(op.results[0])
+    return builder.value("ttg.memdesc_index", op.operands, kind)
+
+
+@local_store.lowering("cuda", "hip")
+def lower_store(op: CustomOp, builder: Builder, lowering: Lowering) -> None:
+    """``ttg.local_store``."""
+    builder.op("ttg.local_store", op.operands)
+
+
+@local_load.lowering("cuda", "hip")
+def lower_load(op: CustomOp, builder: Builder, lowering: Lowering) -> SSAValue:
+    """``ttg.local_load``; a conversion to an operand's layout folds into it later."""
+    return builder.value("ttg.local_load", op.operands, op.results[0].type)
+
+
+def token(builder: Builder) -> SSAValue:
+    """A token: the order is the program's, so that it need not stand for anything."""
+    return builder.constant(0, 64)
+
+
+def masked_load(load: Operation) -> tuple[SSAValue, SSAValue | None, SSAValue | None]:
+    """Pointer, mask and other of a ``tt.load``."""
+    sizes: Any = inherent(load, "operandSegmentSizes")
+    _, has_mask, has_other = sizes.get_values()
+    operands = list(load.operands)
+    mask = operands[1] if has_mask else None
+    return operands[0], mask, operands[-1] if has_other else None
+
+
+def segments(*sizes: int) -> Attribute:
+    """``operandSegmentSizes``."""
+    return DenseArrayBase.from_list(IntegerType(32), sizes)
+
+
+def load_now(op: CustomOp, load: Operation, builder: Builder) -> None:
+    """An ``async_load`` through registers: load, then store to the buffer."""
+    pointer, mask, other = masked_load(load)
+    operands = [v for v in (pointer, mask, other) if v is not None]
+    kind: Any = load.results[0].type
+    policy = {k: v for k, v in load.properties.items() if k != "operandSegmentSizes"}
+    policy["isVolatile"] = boolean(op.attributes["is_volatile"])
+    if mask is not None and other is None:
+        zero = "0" if isinstance(kind.element_type, IntegerType) else "0.000000e+00"
+        dense = attribute(f"dense<{zero}> : {kind}")
+        operands.append(builder.value("arith.constant", [], kind, {"value": dense}))
+    has_mask = int(mask is not None)
+    value = builder.value(
+        "tt.load", operands, kind,
+        {**policy, "operandSegmentSizes": segments(1, has_mask, has_mask)},
+    )  # fmt: skip
+    builder.op("ttg.local_store", [value, op.operands[1]])
+
+
+def erase_load(op: CustomOp, load: Operation) -> None:
+    """Take out the load that carried an ``async_load``, and its conversions."""
+    chain = [load]
+    owner = op.op.operands[0].owner
+    while isinstance(owner, Operation) and op_name(owner) == "ttg.convert_layout":
+        chain.insert(-1, owner)
+        owner = owner.operands[0].owner
+    op.op.operands[0] = op.op.operands[1]  # let go of it
+    for dead in chain:
+        if not any(r.uses for r in dead.results):
+            erase(dead)

@@ -1,0 +1,89 @@
+"""The types of TLX's values."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from triton.language import core as tl
+
+from remora.dsl import Handle, HandleType
+
+
+class storage_kind(enum.Enum):  # noqa: N801 (TLX's name)
+    """Where a buffer is: shared memory, tensor memory, or the cluster's shared memory."""
+
+    smem = "smem"
+    tmem = "tmem"
+    smemCluster = "smemCluster"  # noqa: N815 (TLX's name)
+
+
+class buffered_tensor(Handle):  # noqa: N801 (TLX's name)
+    """Buffers in shared memory: an allocation, or one of its buffers."""
+
+    type: BufferType
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of one buffer."""
+        return self.type.shape
+
+    @property
+    def dtype(self) -> Any:
+        """The element type."""
+        return self.type.dtype
+
+
+@dataclass(frozen=True)
+class BufferType(HandleType):
+    """Buffers of a shape and element type.
+
+    num: how many buffers an allocation has; 0 for one of them (a view).
+    """
+
+    shape: tuple[int, ...]
+    dtype: Any
+    num: int
+    noun: ClassVar[str] = "a buffer"
+    value_class: ClassVar[type[Handle]] = buffered_tensor
+
+    @property
+    def scalar(self) -> Any:
+        """The element type, under the name that Triton's types use."""
+        return self.dtype
+
+    def __str__(self) -> str:
+        size = "x".join(map(str, self.shape))
+        return f"a buffer of {size} {self.dtype}" if not self.num else (
+            f"an allocation of {self.num} buffers of {size} {self.dtype}"
+        )
+
+    def mangle(self) -> str:
+        """See ``HandleType``."""
+        return f"B{self.num}_{'x'.join(map(str, self.shape))}_{self.dtype}"
+
+
+class async_token(Handle):  # noqa: N801 (TLX's name)
+    """Stands for an asynchronous copy, or a group of them."""
+
+
+@dataclass(frozen=True)
+class TokenType(HandleType):
+    """The type of a token."""
+
+    noun: ClassVar[str] = "a token"
+    value_class: ClassVar[type[Handle]] = async_token
+
+    def __str__(self) -> str:
+        return "a token"
+
+    def mangle(self) -> str:
+        """See ``HandleType``."""
+        return "Token"
+
+
+def bits(dtype: Any) -> int:
+    """The width of an element type."""
+    width: int = dtype.primitive_bitwidth
+    return width
