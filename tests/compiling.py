@@ -170,3 +170,16 @@ class Renames(remora.ModulePass):
         for op in module.walk():
             if name_of(op) == "tt.func":
                 op.properties["sym_name"] = StringAttr("another")
+
+
+@dataclass(frozen=True)
+class Unwritable(remora.ModulePass):
+    """Leaves a use of a value that is gone."""
+
+    name: ClassVar[str] = "unwritable"
+
+    def apply(self, ctx: Any, module: Any) -> None:
+        for op in list(module.walk()):
+            if name_of(op) == "arith.addf":
+                op.detach()
+                op.erase(safe_erase=False)

@@ -10,14 +10,16 @@ from pathlib import Path
 
 import pytest
 
-# Before Triton is imported: it reads both as it starts.
-_CACHE = tempfile.mkdtemp(prefix="remora-tests-cache-")
-os.environ["TRITON_CACHE_DIR"] = _CACHE
+# Before Triton is imported: it reads its variables as it starts.
+_SCRATCH = tempfile.mkdtemp(prefix="remora-tests-")
+tempfile.tempdir = None
+os.environ["TMPDIR"] = _SCRATCH  # for reproducers, too
+os.environ["TRITON_CACHE_DIR"] = os.path.join(_SCRATCH, "triton-cache")
 os.environ["TRITON_DEFAULT_FP_FUSION"] = "1"  # 3.9 warns where this is not said
 
 
 def pytest_unconfigure() -> None:
-    shutil.rmtree(_CACHE, ignore_errors=True)
+    shutil.rmtree(_SCRATCH, ignore_errors=True)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -46,6 +48,16 @@ def fresh_cache(tmp_path: Path) -> Iterator[Path]:
     with knobs.cache.scope():
         knobs.cache.dir = str(folder)
         yield folder
+
+
+@pytest.fixture
+def always_compile() -> Iterator[None]:
+    """Compile what the cache has, too."""
+    from triton import knobs
+
+    with knobs.compilation.scope():
+        knobs.compilation.always_compile = True
+        yield
 
 
 @pytest.fixture

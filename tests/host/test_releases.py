@@ -74,7 +74,7 @@ def test_newer_is_tried_with_a_warning(monkeypatch, version):
 
 def test_no_hook(monkeypatch):
     monkeypatch.setattr(knobs, "runtime", SimpleNamespace())
-    with pytest.raises(UnsupportedTriton, match="lacks .*add_stages_inspection_hook"):
+    with pytest.raises(UnsupportedTriton, match=r"lacks .*add_stages_inspection_hook"):
         host.features()
 
 

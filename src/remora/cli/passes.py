@@ -56,19 +56,20 @@ def _make(part: str) -> ModulePass:
     """One pass, from its name and arguments."""
     from xdsl.passes import get_pass_option_infos
     from xdsl.utils.arg_spec import ArgSpec, parse_pipeline
+    from xdsl.utils.exceptions import ArgSpecParseError
 
     name, brace, rest = part.partition("{")
     cls = _class(name.strip())
     try:
-        parsed = next(iter(parse_pipeline("x{" + rest))) if brace else ArgSpec("x", {})
+        (parsed,) = parse_pipeline("x{" + rest) if brace else [ArgSpec("x", {})]
         return cls.from_pass_spec(ArgSpec(cls.name, parsed.parameters))
-    except Exception as error:  # xDSL raises ValueError, PassPipelineParseError and others
+    except (Exception, ArgSpecParseError) as error:  # the latter is no Exception
         takes = ", ".join(
             f"{o.name}: {o.expected_type}" + (f" = {o.default_value}" if o.default_value else "")
             for o in get_pass_option_infos(cls)
         )
         raise PipelineError(
-            f"the arguments of {name!r} do not fit: {error}",
+            f"the arguments of {name!r} do not fit: {str(error).splitlines()[-1].strip()}",
             where=part,
             hint=f"it takes {takes or 'no arguments'}",
         ) from error

@@ -59,9 +59,9 @@ def run_pass(module_pass: ModulePass, module: Any, *, place: str) -> Any:
         context, xdsl_module = ir.context(), ir.read(text)
         try:
             returned = module_pass.apply(context, xdsl_module)
-        except LanguageError:
+        except (LanguageError, KeyboardInterrupt):
             raise
-        except (Exception, SystemExit) as error:
+        except BaseException as error:  # SystemExit, and errors of xDSL that are no Exception
             raise PassRaised(
                 f"the pass raised {type(error).__name__}: {error}", where=where
             ) from error

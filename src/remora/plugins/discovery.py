@@ -172,7 +172,7 @@ def _load(point: EntryPoint) -> Found:
     if not isinstance(value, Plugin):
         return _refuse(
             point,
-            f"its entry point names a {type(value).__name__}, not a Plugin",
+            f"its entry point names a value of type {type(value).__name__}, not a Plugin",
             hint='write NAME = "package.module:plugin", plugin being a remora.Plugin',
         )
     return Found(point.name, point.value, _distribution(point), plugin=value)

@@ -1,0 +1,73 @@
+"""``remora doctor``."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import triton
+
+from remora import host
+from remora.cli import doctor
+from remora.cli.target import KNOWN_TARGETS
+
+
+@pytest.fixture(autouse=True)
+def forget():
+    host.features.cache_clear()
+    yield
+    host.features.cache_clear()
+
+
+def test_for_programs(remora_command):
+    result = remora_command("doctor", "--json")
+    assert (result.code, result.err) == (0, "")
+    report = json.loads(result.out)
+    assert report["ok"]
+    assert report["triton"]["version"] == triton.__version__
+    assert report["triton"]["tested"]
+    assert report["triton"]["features"]["bridge"] is True
+    assert [(t["target"], t["ok"]) for t in report["targets"]] == [(t, True) for t in KNOWN_TARGETS]
+    tools = {tool["name"]: tool for tool in report["tools"]}
+    assert tools["ptxas"]["version"]
+
+
+def test_for_people(remora_command):
+    result = remora_command("doctor")
+    assert (result.code, result.err) == (0, "")
+    assert f"Triton {triton.__version__}" in result.out
+    assert "calls_carry_tensors" in result.out
+    for target in KNOWN_TARGETS:
+        assert target in result.out
+    assert "\x1b" not in result.out  # no colours in a pipe
+
+
+def test_an_unfit_triton(remora_command, monkeypatch):
+    monkeypatch.setattr(triton, "__version__", "3.4.0")
+    result = remora_command("doctor")
+    assert result.code == 1
+    assert "Triton 3.4.0 is too old" in result.out
+    assert "install one of" in result.out
+    report = json.loads(remora_command("doctor", "--json").out)
+    assert "too old" in report["triton"]["error"]["what"]
+    assert report["targets"] == []
+
+
+def test_a_newer_triton_is_said(remora_command, monkeypatch):
+    monkeypatch.setattr(triton, "__version__", "9.0.0")
+    result = remora_command("doctor")
+    assert result.code == 0
+    assert "not among the tested releases" in result.out
+    assert "newer than the releases Remora is tested on" in result.out
+
+
+def test_a_target_that_does_not_compile(remora_command, monkeypatch):
+    monkeypatch.setattr(doctor, "_PROBE", "module { nonsense }")
+    result = remora_command("doctor")
+    assert result.code == 1
+    assert "fails" in result.out
+
+
+def test_a_tool_that_is_not_there(remora_command, monkeypatch):
+    monkeypatch.setattr(doctor.shutil, "which", lambda name: None)
+    assert "not found" in remora_command("doctor").out
