@@ -244,7 +244,7 @@ def collatz(x, out, limit, BLOCK: tl.constexpr):
     value = tl.load(x + pid)
     steps = 0
     while (value != 1) & (steps < limit):
-        if value % 2 == 0:
+        if value % 2 == 0:  # noqa: SIM108
             value = value // 2
         else:
             value = 3 * value + 1
@@ -326,7 +326,7 @@ def matmul(
     at_a = a + rows[:, None] * stride_am + ks[None, :]
     at_b = b + ks[:, None] * stride_bk + columns[None, :]
     total = tl.zeros((BM, BN), tl.float32)
-    for k in range(0, tl.cdiv(K, BK)):
+    for k in range(tl.cdiv(K, BK)):
         left = tl.load(at_a, ks[None, :] < K - k * BK, other=0.0)
         right = tl.load(at_b, ks[:, None] < K - k * BK, other=0.0)
         total = tl.dot(left, right, total)

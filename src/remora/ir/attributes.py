@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from decimal import ROUND_HALF_UP, Context, Decimal
 from io import StringIO
 from typing import Any, TypeAlias
 
@@ -72,36 +71,56 @@ def float_text(raw: bytes, kind: AnyFloat) -> str:
     else (infinity, not a number, and what would read as an integer) its bits.
     """
     (value,) = kind.unpack(raw, 1)
+    if value == 0.0:
+        return f"{value:.6e}"
     if math.isfinite(value):
-        mantissa, _, exponent = f"{value:.5e}".partition("e")
-        short = f"{mantissa}0e{exponent}"
+        short = _scientific(*_digits(value, 6), places=6)
         if kind.pack([float(short)]) == raw:
             return short
-        digits = 2 + _PRECISION[kind.name] * 59 // 196
-        if "." in (natural := _natural(value, digits)):
+        precision = 2 + _PRECISION[kind.name] * 59 // 196
+        if "." in (natural := _natural(*_digits(value, precision), precision)):
             return natural
     return f"0x{int.from_bytes(raw, 'little'):X}"
 
 
-def _natural(value: float, precision: int) -> str:
-    """``value`` as LLVM's ``APFloat::toString`` gives it with no precision asked for.
+def _digits(value: float, precision: int) -> tuple[str, str, int]:
+    """Sign, decimal digits and the exponent of the last, as LLVM's ``APFloat::toString`` has them.
 
-    precision: significant digits.
+    precision: the most digits. LLVM cuts what surely is too long before it
+    rounds, and rounds half up: so does this.
     """
-    rounded = Context(prec=precision, rounding=ROUND_HALF_UP).create_decimal(Decimal(value))
-    sign, figures, _ = rounded.as_tuple()
-    exponent = int(rounded.as_tuple().exponent)
-    digits = "".join(map(str, figures)).rstrip("0")
-    exponent += len(figures) - len(digits)
-    minus, point = "-" * sign, len(digits) + exponent
-    if exponent >= 0 and exponent <= 3 and point <= precision:
-        return minus + digits + "0" * exponent
+    numerator, denominator = abs(value).as_integer_ratio()
+    exponent = 1 - denominator.bit_length()
+    significand = numerator * 5**-exponent
+    enough = (precision * 196 + 58) // 59
+    if (cut := (significand.bit_length() - enough) * 59 // 196) > 0:
+        significand //= 10**cut
+        exponent += cut
+    if (cut := len(str(significand)) - precision) > 0:
+        significand = (significand + 5 * 10 ** (cut - 1)) // 10**cut
+        exponent += cut
+    figures = str(significand)
+    digits = figures.rstrip("0")
+    sign = "-" if math.copysign(1.0, value) < 0 else ""
+    return sign, digits, exponent + len(figures) - len(digits)
+
+
+def _scientific(sign: str, digits: str, exponent: int, *, places: int) -> str:
+    """The float with so many decimal places and an exponent of two digits."""
+    power = exponent + len(digits) - 1
+    return f"{sign}{digits[0]}.{digits[1:].ljust(places, '0')}e{power:+03d}"
+
+
+def _natural(sign: str, digits: str, exponent: int, precision: int) -> str:
+    """The float as it is written where neither precision nor form is asked for."""
+    point = len(digits) + exponent
+    if 0 <= exponent <= 3 and point <= precision:
+        return sign + digits + "0" * exponent
     if exponent < 0 < point:
-        return f"{minus}{digits[:point]}.{digits[point:]}"
+        return f"{sign}{digits[:point]}.{digits[point:]}"
     if exponent < 0 and 1 - point <= 3:
-        return f"{minus}0.{'0' * -point}{digits}"
-    power = point - 1
-    return f"{minus}{digits[0]}.{digits[1:] or '0'}E{'-' if power < 0 else '+'}{abs(power)}"
+        return f"{sign}0.{'0' * -point}{digits}"
+    return f"{sign}{digits[0]}.{digits[1:] or '0'}E{point - 1:+d}"
 
 
 class AttributePrinter(Printer):

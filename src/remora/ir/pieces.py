@@ -112,12 +112,11 @@ class Pieces:
             raise NotAsPrinted
         try:
             location, end = self._bare_location(text, 4)
+            after(text, end, ")")
         except (NotAsPrinted, UnicodeDecodeError):
-            location, end = None, piece_end(text, 4)
+            location, end = TextAttr(StringAttr(text)), piece_end(text, 4)
         if end != len(text) - 1:
             raise NotAsPrinted
-        if location is None:
-            return TextAttr(StringAttr(text))
         remember_text(location, text)
         return location
 

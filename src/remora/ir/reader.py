@@ -23,7 +23,7 @@ from xdsl.utils.mlir_lexer import MLIRTokenKind
 
 from remora.ir.constants import ExactParser
 from remora.ir.pieces import Pieces, Signature
-from remora.ir.scan import NotAsPrinted, after, piece_end
+from remora.ir.scan import NotAsPrinted, after, piece_end, split_location
 
 _HEAD = re.compile(
     r'(?:%([\w$.\-]+)(?::(\d+))? = )?"([^"\\\n]+)"\(([^()\n]*)\)(?:\[([^\]\n]*)\])?([^\n]*)'
@@ -62,11 +62,9 @@ class ModuleParser(ExactParser):
             regions = self.parse_region_list()
             tail, location = self._parse_tail()
         else:
-            split = rest.rfind(" loc(")
-            if split < 0:
-                split = len(rest)
-            location = self.pieces.location(rest[split + 1 :]) if split < len(rest) else None
-            signature = tail = self.pieces.signature(rest[:split])
+            before, location_text = split_location(rest)
+            location = self.pieces.location(location_text) if location_text else None
+            signature = tail = self.pieces.signature(before)
             regions = []
         if len(operands) != len(tail.inputs):
             self.raise_error(
@@ -106,10 +104,10 @@ class ModuleParser(ExactParser):
         content, start = self.lexer.input.content, self._current_token.span.start
         end = content.find("\n", start)
         line = content[start : end if end >= 0 else len(content)].rstrip()
-        split = line.rfind(" loc(")
+        before, location_text = split_location(line)
         try:
-            location = self.pieces.location(line[split + 1 :]) if split >= 0 else None
-            signature = self.pieces.signature(line[:split] if split >= 0 else line)
+            location = self.pieces.location(location_text) if location_text else None
+            signature = self.pieces.signature(before)
         except NotAsPrinted:
             attributes = self.parse_optional_attr_dict()
             self.parse_punctuation(":", "function type signature expected")
@@ -168,11 +166,9 @@ class ModuleParser(ExactParser):
             if name is None:
                 raise NotAsPrinted
             end = piece_end(text, name.end())
-            piece = text[name.end() : end]
-            split = piece.rfind(" loc(")
-            location = self.pieces.location(piece[split + 1 :]) if split >= 0 else None
-            type = self.pieces.type(piece[:split] if split >= 0 else piece)
-            arguments.append((name[1], type, location))
+            before, location_text = split_location(text[name.end() : end])
+            location = self.pieces.location(location_text) if location_text else None
+            arguments.append((name[1], self.pieces.type(before), location))
             if text.startswith(")", end):
                 return arguments, at + end + 1
             start = after(text, end, ", ")

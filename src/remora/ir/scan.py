@@ -40,6 +40,14 @@ def piece_end(text: str, start: int) -> int:
     return len(text)
 
 
+def split_location(text: str) -> tuple[str, str]:
+    """What stands before a trailing `` loc(...)``, and the location; "" where there is none."""
+    at = text.rfind(" loc(")
+    while at >= 0 and text.count('"', at) % 2:  # within a string: MLIR writes no quote in one
+        at = text.rfind(" loc(", 0, at)
+    return (text[:at], text[at + 1 :]) if at >= 0 else (text, "")
+
+
 def same_but_for_spelling(written: str, printed: str) -> bool:
     """Whether two texts differ only in spaces, in how numbers are written, or in a default type."""
     left, right = _WORD.findall(written), _WORD.findall(printed)
