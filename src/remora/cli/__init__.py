@@ -66,8 +66,8 @@ def print_error(error: RemoraError) -> None:
     from rich.console import Console
     from rich.text import Text
 
-    text = Text("error: ", style="bold red").append(error.what, style="default")
+    text = Text.assemble(("error: ", "bold red"), error.what)
     for label, value in (("where", error.where), ("way out", error.hint)):
         if value:
-            text.append(f"\n  {label}: ", style="bold").append(value, style="default")
+            text.append(f"\n  {label}: ", "bold").append(value)
     Console(stderr=True, soft_wrap=True, highlight=False).print(text)

@@ -152,16 +152,12 @@ def _gpu() -> dict[str, Any] | None:
 def _show(report: dict[str, Any]) -> None:
     from rich.text import Text
 
-    from remora.cli.show import console, grid
+    from remora.cli import show
 
-    out = console()
+    out = show.console()
 
-    def section(title: str, rows: list[tuple[str, Any]]) -> None:
-        out.print(Text(title, "bold"))
-        table = grid()
-        for row in rows:
-            table.add_row(*row)
-        out.print(table)
+    def section(title: str, pairs: list[tuple[str, Any]]) -> None:
+        out.print(Text(title, "bold"), show.rows(*pairs), sep="\n")
 
     python, triton = report["python"], report["triton"]
     packages = [(n, v or Text("not installed", "dim")) for n, v in report["packages"].items()]
@@ -178,7 +174,7 @@ def _show(report: dict[str, Any]) -> None:
         rows = [("path", triton["path"]), ("release", tested)]
         rows += [("warning", Text(w, "yellow")) for w in triton["warnings"]]
         section(f"Triton {triton['version']}", [*rows, *_features(triton["features"])])
-        section("Tools", [(t["name"], _tool(t)) for t in report["tools"]])
+        section("Tools", [(t["name"], _tool(t, triton["path"])) for t in report["tools"]])
         section("Targets", [(t["target"], _outcome(t)) for t in report["targets"]])
     gpu = report["gpu"]
     found = (
@@ -193,18 +189,20 @@ def _features(features: dict[str, Any]) -> list[tuple[str, str]]:
     return [(k, words[v] if isinstance(v, bool) else v) for k, v in features.items()]
 
 
-def _tool(tool: dict[str, Any]) -> Any:
+def _tool(tool: dict[str, Any], triton_path: str) -> Any:
     from rich.text import Text
 
     if not tool["path"]:
         return Text("not found", "yellow")
-    return f"{tool['version'] or ''}  {tool['path']}".strip()
+    path = tool["path"].replace(triton_path, "triton", 1)
+    return f"{tool['version'] or ''}  {path}".strip()
 
 
 def _outcome(target: dict[str, Any]) -> Any:
     from rich.text import Text
 
     if not target["ok"]:
-        return Text("fails  ", "bold red").append(target["error"], "default")
-    text = Text("compiles", "green").append(f" to {target['binary']:<6}", "default")
-    return text.append(f"  {target['hardware']}", "dim")
+        return Text.assemble(("fails  ", "bold red"), target["error"])
+    return Text.assemble(
+        ("compiles", "green"), f" to {target['binary']:<6}", (f"  {target['hardware']}", "dim")
+    )

@@ -76,24 +76,26 @@ def _contents(plugin: Plugin) -> dict[str, Any]:
 def _show(rows: list[dict[str, Any]]) -> None:
     from rich.text import Text
 
-    from remora.cli.show import console, grid
+    from remora.cli import show
 
-    out = console()
+    out = show.console()
     for index, row in enumerate(rows):
         if index:
             out.print()
         mark = Text("ok", "green") if row["ok"] else Text("refused", "bold red")
-        head = Text(row["name"], "bold").append(f" {row.get('version', '')}".rstrip(), "default")
-        out.print(head.append(f"  from {row['distribution']}  ", "dim").append(mark))
-        table = grid()
-        if not row["ok"]:
-            for label, key in (("why", "what"), ("where", "where"), ("way out", "hint")):
-                table.add_row(label, Text(row["error"][key]))
+        version = f" {row.get('version', '')}".rstrip()
+        out.print(
+            Text.assemble(
+                (row["name"], "bold"), version, (f"  from {row['distribution']}  ", "dim"), mark
+            )
+        )
+        if row["ok"]:
+            kinds = ("passes", "ops", "dialects", "pipelines")
+            pairs = [(k, Text("\n").join(map(_item, row[k]))) for k in kinds if row[k]]
         else:
-            for label in ("passes", "ops", "dialects", "pipelines"):
-                if row[label]:
-                    table.add_row(label, Text("\n").join(map(_item, row[label])))
-        out.print(table)
+            labels = (("why", "what"), ("where", "where"), ("way out", "hint"))
+            pairs = [(label, Text(row["error"][key])) for label, key in labels]
+        out.print(show.rows(*pairs))
 
 
 def _item(item: Any) -> Any:

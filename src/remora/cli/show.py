@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -17,11 +17,14 @@ def console() -> Console:
     return Console(highlight=False, width=None if sys.stdout.isatty() else 1000)
 
 
-def grid() -> Table:
+def rows(*pairs: tuple[str, Any]) -> Table:
     """Rows of a label and what belongs to it, indented."""
     from rich.table import Table
 
-    table = Table.grid(padding=(0, 2, 0, 0))
-    table.add_column(style="cyan", no_wrap=True, min_width=11)
+    table = Table.grid(padding=(0, 1))
+    table.add_column(width=1)
+    table.add_column(style="cyan", no_wrap=True, width=23)
     table.add_column(overflow="fold")
+    for label, value in pairs:
+        table.add_row("", label, value)
     return table
