@@ -6,6 +6,6 @@ types that xDSL does not know keep their text.
 """
 
 from remora.ir.attributes import TextAttr, TextType, text_of
-from remora.ir.text import context, read, write
+from remora.ir.text import context, forget, read, write
 
-__all__ = ["TextAttr", "TextType", "context", "read", "text_of", "write"]
+__all__ = ["TextAttr", "TextType", "context", "forget", "read", "text_of", "write"]

@@ -183,6 +183,11 @@ def remember_text(attribute: Attribute, text: str) -> None:
     _texts[id(attribute)] = attribute, text
 
 
+def forget_texts() -> None:
+    """Forget the texts noted."""
+    _texts.clear()
+
+
 def text_of(attribute: Attribute) -> str:
     """The text of an attribute, a type or a location, as MLIR prints it."""
     known = _texts.get(id(attribute))

@@ -10,6 +10,7 @@ from xdsl.dialects.builtin import Builtin, ModuleOp
 from xdsl.utils.exceptions import ParseError
 
 from remora.errors import IRParseError
+from remora.ir.attributes import forget_texts
 from remora.ir.pieces import Pieces
 from remora.ir.reader import ModuleParser
 from remora.ir.writer import Writer
@@ -55,3 +56,9 @@ def read(text: str) -> ModuleOp:
 def write(module: ModuleOp, *, locations: bool = True) -> str:
     """Print a module in MLIR's generic form, as MLIR prints it, with its locations."""
     return Writer(locations=locations).write(module)
+
+
+def forget() -> None:
+    """Forget the attributes read before: the next ``read`` takes as long as the first."""
+    _pieces.cache_clear()
+    forget_texts()
