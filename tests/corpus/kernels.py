@@ -24,6 +24,8 @@ class Entry:
     refused: where stock Triton itself cannot compile it, with the reason. Keys
         are a target's start (``hip``, ``cuda:80``), a release's start (``3.7``),
         or both (``3.7 hip``).
+    varies: where stock Triton's code differs from one compilation to the next,
+        with the reason; keys as above.
     """
 
     kernel: Any
@@ -31,6 +33,7 @@ class Entry:
     constants: dict[str, Any] = field(default_factory=dict)
     options: dict[str, Any] = field(default_factory=dict)
     refused: dict[str, str] = field(default_factory=dict)
+    varies: dict[str, str] = field(default_factory=dict)
     variant: str = ""
 
     @property
@@ -50,10 +53,18 @@ class Entry:
 
     def refusal(self, release: str, target: str) -> str:
         """Why stock Triton of this release cannot compile it for this target; "" if it can."""
-        for key, reason in self.refused.items():
-            if all(release.startswith(w) or target.startswith(w) for w in key.split()):
-                return reason
-        return ""
+        return _find(self.refused, release, target)
+
+    def variation(self, release: str, target: str) -> str:
+        """Why stock Triton of this release gives code that varies; "" if it does not."""
+        return _find(self.varies, release, target)
+
+
+def _find(reasons: dict[str, str], release: str, target: str) -> str:
+    for key, reason in reasons.items():
+        if all(release.startswith(w) or target.startswith(w) for w in key.split()):
+            return reason
+    return ""
 
 
 # --- elementwise, memory --------------------------------------------------------------------
@@ -532,6 +543,7 @@ CORPUS: list[Entry] = [
         {"a": "*fp16", "b": "*fp16", "c": "*fp32", "M": "i32", "N": "i32", "K": "i32"},
         {"BLOCK": 128},
         {"num_warps": 4},
+        varies={"cuda:90": "the arguments of warp-specialized partitions come in any order"},
     ),
     Entry(unrolled, {**_floats("x", "out"), "n": "i32"}, {"BLOCK": 128}),
     Entry(

@@ -7,5 +7,16 @@ types that xDSL does not know keep their text.
 
 from remora.ir.attributes import TextAttr, TextType, text_of
 from remora.ir.text import context, forget, read, write
+from remora.ir.uses import UseOrder, restore_uses
 
-__all__ = ["TextAttr", "TextType", "context", "forget", "read", "text_of", "write"]
+__all__ = [
+    "TextAttr",
+    "TextType",
+    "UseOrder",
+    "context",
+    "forget",
+    "read",
+    "restore_uses",
+    "text_of",
+    "write",
+]
