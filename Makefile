@@ -37,7 +37,7 @@ lit: $(TEST)
 	$(BIN)/lit -j $(JOBS) tests/lit
 
 pytest: $(TEST)
-	$(BIN)/python -m pytest -n $(JOBS) --dist loadscope $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal $(PYTEST_ARGS)
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 # Before Triton is imported: it reads its variables as it starts.
 _SCRATCH = tempfile.mkdtemp(prefix="remora-tests-")
@@ -16,6 +17,11 @@ tempfile.tempdir = None
 os.environ["TMPDIR"] = _SCRATCH  # for reproducers, too
 os.environ["TRITON_CACHE_DIR"] = os.path.join(_SCRATCH, "triton-cache")
 os.environ["TRITON_DEFAULT_FP_FUSION"] = "1"  # 3.9 warns where this is not said
+
+
+# Examples are compilations and parses: how long one takes says nothing on a busy machine.
+settings.register_profile("remora", deadline=None)
+settings.load_profile("remora")
 
 
 def pytest_unconfigure() -> None:

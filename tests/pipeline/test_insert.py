@@ -135,10 +135,17 @@ def test_a_pass_by_name_is_imported_when_it_runs(fresh_cache):
     assert [tag for tag, _ in SEEN] == ["by name"]
 
 
-@pytest.mark.parametrize("target", ["nowhere:Look", "compiling:Nothing"])
-def test_a_pass_by_a_wrong_name(target, fresh_cache):
-    pipeline = Pipeline("wrong").insert(PassRef(target), after="ttir/cse")
-    with use(pipeline), pytest.raises(PipelineError, match="cannot be imported"):
+@pytest.mark.parametrize(
+    ("reference", "words"),
+    [
+        (PassRef("nowhere:Look"), "cannot be imported: ModuleNotFoundError"),
+        (PassRef("compiling:Nothing"), "cannot be imported: AttributeError"),
+        (PassRef("compiling:Look", (("colour", 3),)), "cannot be made: TypeError"),
+    ],
+)
+def test_a_wrong_reference(reference, words, fresh_cache):
+    pipeline = Pipeline("wrong").insert(reference, after="ttir/cse")
+    with use(pipeline), pytest.raises(PipelineError, match=words):
         compile_kernel("cuda:90")
     compile_kernel("cuda:90")
 

@@ -6,7 +6,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from compiling import SEEN, TARGETS, Look, Multiply, Raises, code_of, compile_kernel
+from compiling import SEEN, TARGETS, Look, Multiply, Raises, axpy, code_of, compile_kernel
 from triton import knobs
 
 from remora.pipeline import Pipeline, active, use
@@ -107,6 +107,30 @@ def test_an_empty_pipeline_changes_nothing(target, always_compile):
     stock = code_of(compile_kernel(target))
     with use(Pipeline("empty")):
         assert code_of(compile_kernel(target)) == stock
+
+
+def test_keys_of_many_pipelines_are_not_kept_for_ever():
+    for _ in range(600):
+        with use(Pipeline("passing")):
+            assert hook()()[0].startswith("remora:")
+    assert len(active._pairs) <= 256
+
+
+@pytest.mark.gpu
+def test_a_launch_uses_what_is_in_force():
+    import torch
+
+    x, y = torch.full((128,), 3.0, device="cuda"), torch.full((128,), 5.0, device="cuda")
+
+    def launch() -> float:
+        result = y.clone()
+        axpy[(1,)](x, result, 128, BLOCK=128)
+        return result[0].item()
+
+    assert launch() == 11.0
+    with use(MULTIPLY):
+        assert launch() == 30.0
+    assert launch() == 11.0
 
 
 def test_the_hook_goes_after_an_error(always_compile):

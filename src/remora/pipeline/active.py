@@ -13,6 +13,9 @@ from remora.errors import AnchorNotFound
 from remora.pipeline.edits import Insert, Pipeline, describe, trigger_of
 from remora.pipeline.runner import edited_stage
 
+# Combinations of pipelines whose keys are kept: a launch must not join them anew.
+_MOST_PAIRS = 256
+
 
 class Active:
     """The client of the stage hook: the pipelines in force, process-wide ones first."""
@@ -32,6 +35,8 @@ class Active:
         active = self._process + self._context.get()
         pair = self._pairs.get(active)
         if pair is None:
+            if len(self._pairs) >= _MOST_PAIRS:  # pipelines made anew for each launch
+                self._pairs = {(): ("", "")}
             key = "remora:" + ":".join(p.key for p in active)
             pair = self._pairs[active] = (key, key)
         return pair

@@ -35,16 +35,27 @@ class PassRef:
         return self.target.partition(":")[0]
 
     def load(self) -> ModulePass:
-        """Import the class and make the pass."""
+        """Import the class and make the pass.
+
+        Raises:
+            PipelineError: it cannot be imported, or does not take the arguments.
+        """
         module, _, name = self.target.partition(":")
         try:
             cls = getattr(importlib.import_module(module), name)
-        except (ImportError, AttributeError) as error:
+        except (Exception, SystemExit) as error:
             raise PipelineError(
-                f"the pass {self.target!r} cannot be imported: {error}",
+                f"the pass {self.target!r} cannot be imported: {type(error).__name__}: {error}",
                 hint='write "package.module:Class"',
             ) from error
-        instance: ModulePass = cls(**dict(self.arguments))
+        try:
+            instance: ModulePass = cls(**dict(self.arguments))
+        except Exception as error:
+            raise PipelineError(
+                f"the pass {self.target!r} cannot be made: {type(error).__name__}: {error}",
+                where=f"with the arguments {dict(self.arguments)}",
+                hint="arguments are the fields of the pass",
+            ) from error
         return instance
 
 
