@@ -2,7 +2,9 @@
 
 ``read`` and ``write`` are each other's inverse on what MLIR prints in the
 generic form with the local scope: dialects are not modelled, attributes and
-types that xDSL does not know keep their text.
+types that xDSL does not know keep their text, and what xDSL would not carry
+exactly comes as a ``TextAttr`` or ``TextType``. The order of a value's uses is
+in no text: ``UseOrder`` and ``restore_uses`` carry that.
 """
 
 from remora.ir.attributes import TextAttr, TextType, text_of
