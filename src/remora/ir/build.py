@@ -8,17 +8,16 @@ from typing import Any
 
 from xdsl.dialects.builtin import IntegerAttr, IntegerType, StringAttr, UnregisteredOp
 from xdsl.ir import Attribute, Operation, SSAValue
-from xdsl.parser import Parser
 from xdsl.rewriter import InsertPoint, Rewriter
 
+from remora.ir.constants import ExactParser
 from remora.ir.text import context
 
 
 @cache
 def attribute(text: str) -> Attribute:
     """An attribute or a type from its MLIR text, for example ``!ttg.async.token``."""
-    parser = Parser(context(), text)
-    return parser.parse_attribute()
+    return ExactParser(context(), text).parse_attribute()
 
 
 def i32(value: int) -> IntegerAttr[Any]:

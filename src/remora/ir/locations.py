@@ -15,6 +15,6 @@ def source_line(location: Any) -> str:
         return source_line(location.location)
     if isinstance(location, builtin.CallSiteLoc):
         return f"{source_line(location.callee)}, called at {source_line(location.caller)}"
-    if isinstance(location, builtin.FusedLoc):
+    if isinstance(location, builtin.FusedLoc) and isinstance(location.locations, builtin.ArrayAttr):
         return next((t for t in map(source_line, location.locations) if t != "?"), "?")
     return "?"
