@@ -11,6 +11,8 @@ from remora.errors import RemoraError
 if TYPE_CHECKING:
     from xdsl.passes import ModulePass
 
+    from remora.dsl import op
+    from remora.dsl.pipeline import lowering_pipeline
     from remora.pipeline import PassRef, Pipeline, use
     from remora.plugins import Plugin
 
@@ -22,10 +24,22 @@ _LAZY = {
     "PassRef": "remora.pipeline",
     "Pipeline": "remora.pipeline",
     "Plugin": "remora.plugins",
+    "lowering_pipeline": "remora.dsl.pipeline",
+    "op": "remora.dsl",
     "use": "remora.pipeline",
 }
 
-__all__ = ["ModulePass", "PassRef", "Pipeline", "Plugin", "RemoraError", "errors", "use"]
+__all__ = [
+    "ModulePass",
+    "PassRef",
+    "Pipeline",
+    "Plugin",
+    "RemoraError",
+    "errors",
+    "lowering_pipeline",
+    "op",
+    "use",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -28,10 +28,14 @@ class RemoraError(Exception):
             lines.append(f"  where: {where}")
         if hint:
             lines.append(f"  way out: {hint}")
-        super().__init__("\n".join(lines))
+        # By name: a subclass may derive from an exception of Triton too.
+        Exception.__init__(self, "\n".join(lines))
 
     def __reduce__(self) -> tuple[object, ...]:
         return _rebuild, (type(self), self.what, self.where, self.hint)
+
+    def __str__(self) -> str:
+        return str(self.args[0])
 
     @classmethod
     def of(cls, error: BaseException) -> Self | None:

@@ -6,7 +6,8 @@ finding out that it exists does not.
 
 from __future__ import annotations
 
-from remora.pipeline import PassRef, Pipeline
+from remora.dsl.pipeline import LOWER_OPERATIONS, TRIGGER, lowering_pipeline
+from remora.pipeline import PassRef
 from remora.plugins import Plugin
 
 OPERATIONS = (
@@ -22,16 +23,14 @@ OPERATIONS = (
     "dtype_of",
 )
 
-LOWER = PassRef("remora.dsl.lowering:LowerOperations", trigger="remora:")
-
-# After coalesce: the loads that carry asynchronous copies then have the layout
-# that their addresses want.
-pipeline = Pipeline("tlx").insert(LOWER, after="ttgir/coalesce")
+pipeline = lowering_pipeline("tlx", "remora.tlx").check(
+    "llir", "remora.tlx.limits:check_shared_memory", trigger=TRIGGER
+)
 
 plugin = Plugin(
     name="tlx",
     version="0.1.0",
-    passes=(LOWER,),
+    passes=(PassRef(LOWER_OPERATIONS),),
     ops=tuple(f"remora.tlx:{name}" for name in OPERATIONS),
     pipelines=(pipeline,),
 )

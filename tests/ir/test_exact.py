@@ -20,7 +20,7 @@ from remora import ir
 from remora.pipeline import anchors, record
 
 #: Kernels whose code depends on the order of uses, which no text carries.
-BY_USE_ORDER = {"reductions"}
+BY_USE_ORDER: set[str] = set()
 
 
 @dataclass(frozen=True)

@@ -161,9 +161,7 @@ def inner_locations(child: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
 
 locations = st.recursive(
     st.just("unknown")
-    | st.tuples(names, positions, positions).map(
-        lambda t: f"{quoted(t[0].encode())}:{t[1]}:{t[2]}"
-    )
+    | st.tuples(names, positions, positions).map(lambda t: f"{quoted(t[0].encode())}:{t[1]}:{t[2]}")
     | st.tuples(names, positions).map(lambda t: f"{quoted(t[0].encode())}:{t[1]}:1 to :9"),
     inner_locations,
     max_leaves=5,
@@ -255,7 +253,9 @@ def test_text_not_laid_out_as_mlir_prints_it() -> None:
              : (i32, f32) -> ()
         ^bb1: %z = "a.e"(%y) : (f32) -> (f32) loc("f.py":1:2)
       }) {u} : () -> () }) : () -> ()"""
-    assert ir.write(ir.read(text), locations=False) == """"builtin.module"() ({
+    assert (
+        ir.write(ir.read(text), locations=False)
+        == """"builtin.module"() ({
   "a.b"() : () -> ()
   "a.c"() ({
   ^bb0(%arg0: i32, %arg1: f32):
@@ -264,3 +264,4 @@ def test_text_not_laid_out_as_mlir_prints_it() -> None:
     %0 = "a.e"(%arg1) : (f32) -> f32
   }) {u} : () -> ()
 }) : () -> ()"""
+    )

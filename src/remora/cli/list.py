@@ -10,6 +10,7 @@ import typer
 from remora.errors import PluginError
 
 if TYPE_CHECKING:
+    from remora.pipeline.edits import Edit
     from remora.plugins import Found, Plugin
 
 
@@ -66,11 +67,18 @@ def _contents(plugin: Plugin) -> dict[str, Any]:
         "pipelines": [
             {
                 "name": pipeline.name,
-                "inserts": [f"{describe(e.python_pass)} {e.place}" for e in pipeline.edits],
+                "edits": [_in_words(e) for e in pipeline.edits],
             }
             for pipeline in plugin.pipelines
         ],
     }
+
+
+def _in_words(edit: Edit) -> str:
+    from remora.pipeline.edits import Insert, describe
+
+    subject = edit.python_pass if isinstance(edit, Insert) else edit.function
+    return f"{describe(subject)} {edit.place}"
 
 
 def _show(rows: list[dict[str, Any]]) -> None:
@@ -106,6 +114,6 @@ def _item(item: Any) -> Any:
     text = Text(item["name"])
     if "error" in item:
         return text.append(f"  {item['error']}", "red")
-    for insert in item.get("inserts", ()):
-        text.append(f"\n  {insert}", "dim")
+    for edit in item.get("edits", ()):
+        text.append(f"\n  {edit}", "dim")
     return text.append(f"  {item['class']}", "dim") if "class" in item else text

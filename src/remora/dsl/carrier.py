@@ -108,7 +108,5 @@ def _emit_without_call(
             operand = builder.create_splat(
                 builder.get_block_ty(builder.get_int32_ty(), extents), operand
             )
-        results.append(
-            builder.create_extern_elementwise("", "", symbol, [operand], kind, False)
-        )
+        results.append(builder.create_extern_elementwise("", "", symbol, [operand], kind, False))
     return results

@@ -319,13 +319,11 @@ def check_joins(lowering_module: ModuleOp) -> None:
             _check_types(op.operands[3:], op.regions[0].blocks[0].args[1:], op)
 
 
-def _check_types(
-    given: Sequence[SSAValue], expected: Sequence[SSAValue], op: Operation
-) -> None:
+def _check_types(given: Sequence[SSAValue], expected: Sequence[SSAValue], op: Operation) -> None:
     for new, old in zip(given, expected, strict=True):
         if new.type != old.type:
             raise LoopTypeChanged(
-                f"a variable is {old.type} at the head of a loop or branch, and {new.type} after it",
+                f"a variable is {old.type} before a loop or branch, and {new.type} after it",
                 where=f"{source_line(op.location)}; given at {origin(new)}",
                 hint="use buffers of one shape and dtype for the variable",
             )

@@ -97,7 +97,8 @@ class Call:
         """Refuse targets that the operation cannot have; the reference meaning has no target."""
         if not self.interpreted and not any(self.target.matches(p) for p in patterns):
             self.fail(
-                UnsupportedByTarget, f"the target {self.target} has no such operation: {reason}",
+                UnsupportedByTarget,
+                f"the target {self.target} has no such operation: {reason}",
                 hint=instead,
             )
 
@@ -118,7 +119,7 @@ class Call:
                 )
             value = value.handle.data.item()
         kinds = kind if isinstance(kind, tuple) else (kind,)
-        if isinstance(value, bool) and bool not in kinds or not isinstance(value, kinds):
+        if (isinstance(value, bool) and bool not in kinds) or not isinstance(value, kinds):
             wanted = " or ".join(k.__name__ for k in kinds)
             self.fail(WrongType, f"{name} has to be {wanted}, it is {value!r}")
         return value
@@ -170,6 +171,7 @@ class Call:
                 value = self.semantic.cast(value, tl.int32)
             return value
         self.fail(WrongType, f"{name} has to be an integer, it is {describe(value)}")
+        return None
 
     def handle(self, name: str, value: Any, *kinds: type[HandleType]) -> Handle:
         """Check that an argument is a handle of one of ``kinds``."""
@@ -284,9 +286,7 @@ class Op:
         def attach(function: Callable[..., Any]) -> Callable[..., Any]:
             for target in targets:
                 if target in self.lowerings:
-                    raise PluginError(
-                        f"the operation {self.name} has two lowerings for {target}"
-                    )
+                    raise PluginError(f"the operation {self.name} has two lowerings for {target}")
                 self.lowerings[target] = function
             return function
 
@@ -349,7 +349,8 @@ def op(name: str, *, lowered_in: str = "") -> Callable[[Callable[..., Any]], Op]
         known = _registry.get(name)
         if known is not None and known.__module__ != signature.__module__:
             raise PluginError(
-                f"the operation {name} exists already", where=known.__module__,
+                f"the operation {name} exists already",
+                where=known.__module__,
                 hint="give it the name of your plugin",
             )
         _registry[name] = Op(name, signature, lowered_in)

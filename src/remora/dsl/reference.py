@@ -84,9 +84,11 @@ def numpy_dtype(dtype: Any) -> np.dtype[Any]:
         return np.dtype(special[dtype])
     if dtype.is_ptr():
         return np.dtype(np.uint64)
-    return np.dtype({"int1": "bool", "fp16": "float16", "fp32": "float32", "fp64": "float64"}.get(
-        dtype.name, dtype.name
-    ))
+    return np.dtype(
+        {"int1": "bool", "fp16": "float16", "fp32": "float32", "fp64": "float64"}.get(
+            dtype.name, dtype.name
+        )
+    )
 
 
 def to_numpy(value: Any) -> Any:
@@ -126,7 +128,8 @@ def run_reference(
     function = call.op.references
     if function is None:
         raise PluginError(
-            f"the operation {call.op.name} has no reference meaning", where=call.where,
+            f"the operation {call.op.name} has no reference meaning",
+            where=call.where,
             hint=f"attach one with @{call.op.__name__}.reference",
         )
     returned = function(machine(call), *map(to_numpy, operands), **attributes)

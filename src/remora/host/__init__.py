@@ -1,8 +1,16 @@
 """What Remora knows of Triton: its releases, libtriton, and the one stage hook."""
 
-from remora.host.bridge import captured_stderr, generic_text, parse_file, parse_text
+from remora.host.bridge import (
+    captured_stderr,
+    generic_text,
+    has_use_order,
+    parse_file,
+    parse_text,
+    shuffle_uses,
+)
 from remora.host.hook import StageClient, install, uninstall
 from remora.host.releases import TESTED, Features, features
+from remora.host.targets import shared_memory
 
 __all__ = [
     "TESTED",
@@ -11,8 +19,11 @@ __all__ = [
     "captured_stderr",
     "features",
     "generic_text",
+    "has_use_order",
     "install",
     "parse_file",
     "parse_text",
+    "shared_memory",
+    "shuffle_uses",
     "uninstall",
 ]

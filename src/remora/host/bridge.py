@@ -12,7 +12,7 @@ from __future__ import annotations
 import ctypes
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache
 from typing import Any
@@ -38,7 +38,18 @@ _SYMBOLS = {
     ),
     "stream_delete": ("_ZN4llvm14raw_fd_ostreamD1Ev", "v", "p"),
 }
-_CTYPES = {"p": ctypes.c_void_p, "b": ctypes.c_bool, "i": ctypes.c_int, "v": None}
+# Symbols without which a module's order of uses is not restored (remora.ir.uses).
+_USE_ORDER = {
+    "flags_users": ("_ZN4mlir15OpPrintingFlags15printValueUsersEb", "p", "pb"),
+    "shuffle_uses": ("_ZN4mlir5Value14shuffleUseListEN4llvm8ArrayRefIjEE", "v", "ppz"),
+}
+_CTYPES = {
+    "p": ctypes.c_void_p,
+    "b": ctypes.c_bool,
+    "i": ctypes.c_int,
+    "z": ctypes.c_size_t,
+    "v": None,
+}
 
 # Operations at the top of a module: before, and from the middle of llir on.
 _FUNCTIONS = ("tt.func", "llvm.func")
@@ -54,10 +65,12 @@ def _functions() -> dict[str, Any]:
 
     library = ctypes.CDLL(libtriton.__file__)
     functions = {}
-    for name, (symbol, result, arguments) in _SYMBOLS.items():
+    for name, (symbol, result, arguments) in {**_SYMBOLS, **_USE_ORDER}.items():
         try:
             function = getattr(library, symbol)
         except AttributeError:
+            if name in _USE_ORDER:
+                continue
             raise UnsupportedTriton(
                 f"libtriton.so does not export {symbol}",
                 where=libtriton.__file__,
@@ -96,12 +109,29 @@ def _module_address(module: Any) -> int:
     return address
 
 
-def generic_text(module: Any, *, locations: bool = True) -> str:
+def has_use_order() -> bool:
+    """Whether the order of a value's uses can be read and restored."""
+    return _functions().keys() >= _USE_ORDER.keys()
+
+
+def shuffle_uses(value: Any, places: Sequence[int]) -> None:
+    """Move the uses of a ``libtriton.ir.value``: the one at ``i`` to ``places[i]``.
+
+    ``places`` has to be a permutation as long as the value has uses; MLIR does
+    not check it.
+    """
+    holder = ctypes.c_void_p(value.id())  # a mlir::Value is a pointer
+    array = (ctypes.c_uint32 * len(places))(*places)
+    _functions()["shuffle_uses"](ctypes.byref(holder), array, len(places))
+
+
+def generic_text(module: Any, *, locations: bool = True, users: bool = False) -> str:
     """The module in MLIR's generic form.
 
     Args:
         module: a ``triton._C.libtriton.ir.module``.
         locations: print ``loc(...)`` after every operation and argument.
+        users: print each value's users, in their order, as comments.
 
     Attributes are printed in full instead of through aliases (the local
     scope), so that every line can be read on its own.
@@ -116,6 +146,8 @@ def generic_text(module: Any, *, locations: bool = True) -> str:
         f["flags_generic"](flags, True)
         f["flags_debug"](flags, locations, False)
         f["flags_local"](flags, True)
+        if users:
+            f["flags_users"](flags, True)
         f["stream_new"](stream, fd, False, False, 0)
         f["print_op"](address, stream, flags)
         f["stream_delete"](stream)

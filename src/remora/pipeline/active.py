@@ -10,7 +10,7 @@ from typing import Any
 
 from remora import host
 from remora.errors import AnchorNotFound
-from remora.pipeline.edits import Insert, Pipeline, describe, trigger_of
+from remora.pipeline.edits import Edit, Insert, Pipeline, describe, trigger_of
 from remora.pipeline.runner import edited_stage
 
 # Combinations of pipelines whose keys are kept: a launch must not join them anew.
@@ -45,24 +45,26 @@ class Active:
         self, backend: Any, stages: dict[str, Any], options: Any, language: Any
     ) -> None:
         """See ``StageClient``."""
-        by_stage: dict[str, list[Insert]] = {}
+        by_stage: dict[str, list[Edit]] = {}
+        seen: set[str] = set()
         for pipeline in self.pipelines():
             for edit in pipeline.edits:
                 by_stage.setdefault(edit.stage, []).append(edit)
         # What follows llir is text: assembly, then the binary.
         names = list(stages)
         with_passes = names[: names.index("llir") + 1] if "llir" in names else names
-        for name, inserts in by_stage.items():
+        for name, edits in by_stage.items():
             if name in with_passes:
-                stages[name] = edited_stage(name, stages[name], inserts)
+                stages[name] = edited_stage(name, stages[name], edits, seen)
                 continue
-            # A pass with a trigger waits for a module that holds it; here is none.
-            for insert in inserts:
-                if not trigger_of(insert.python_pass):
+            # An edit with a trigger waits for a module that holds it; here is none.
+            for edit in edits:
+                subject = edit.python_pass if isinstance(edit, Insert) else edit
+                if not trigger_of(subject):
                     what = "holds text and runs no pass" if name in names else "does not exist"
                     raise AnchorNotFound(
                         f"the stage {name!r} {what} for this target and language",
-                        where=f"insert of {describe(insert.python_pass)} {insert.place}",
+                        where=f"{describe(subject)} {edit.place}",
                         hint="stages with passes: " + ", ".join(with_passes),
                     )
 

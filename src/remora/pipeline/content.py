@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import inspect
+import sys
 from collections.abc import Iterable
 from functools import cache
 from importlib.metadata import version
@@ -16,8 +17,12 @@ from typing import Any
 def package_hash(name: str) -> str:
     """The sources of the top-level package, or module, that ``name`` belongs to."""
     top = name.partition(".")[0]
-    spec = importlib.util.find_spec(top)
     digest = hashlib.sha256(top.encode())
+    if top == "__main__":
+        file = getattr(sys.modules["__main__"], "__file__", None)
+        digest.update(Path(file).read_bytes() if file and Path(file).is_file() else b"")
+        return digest.hexdigest()
+    spec = importlib.util.find_spec(top)
     if spec is not None and spec.submodule_search_locations:
         for folder in spec.submodule_search_locations:
             for path in sorted(Path(folder).rglob("*.py")):
@@ -30,11 +35,13 @@ def package_hash(name: str) -> str:
 
 def _pass_hash(value: Any) -> str:
     """One pass: the package it comes from, and its fields."""
-    from remora.pipeline.edits import PassRef
+    from remora.pipeline.edits import Check, PassRef
 
+    if isinstance(value, Check):
+        return f"{value!r} {package_hash(value.function.partition(':')[0])}"
     if isinstance(value, PassRef):
-        arguments = f"{value.target} {value.arguments!r} {value.trigger!r}"
-        return f"{arguments} {package_hash(value.module_name)}"
+        packages = " ".join(map(package_hash, (value.module_name, *value.also)))
+        return f"{value.target} {value.arguments!r} {value.trigger!r} {packages}"
     cls = type(value)
     text = f"{cls.__module__}.{cls.__qualname__} {value!r}"
     module = inspect.getmodule(cls)

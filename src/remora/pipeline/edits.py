@@ -23,11 +23,14 @@ class PassRef:
 
     Keeps xDSL, and the pass, out of a process that compiles nothing with it.
     ``trigger``: the pass runs only over modules whose text contains this.
+    ``also``: modules, beside the pass's own, whose packages' content can change
+    what the pass does.
     """
 
     target: str
     arguments: tuple[tuple[str, Any], ...] = ()
     trigger: str = ""
+    also: tuple[str, ...] = ()
 
     @property
     def module_name(self) -> str:
@@ -64,8 +67,8 @@ def load_pass(value: PassRef | ModulePass) -> ModulePass:
     return value.load() if isinstance(value, PassRef) else value
 
 
-def trigger_of(value: PassRef | ModulePass) -> str:
-    """Text that a module has to contain for the pass to run over it; "" for every module."""
+def trigger_of(value: PassRef | ModulePass | Check) -> str:
+    """Text that a module has to contain for an edit to hold for it; "" for every module."""
     trigger: str = getattr(value, "trigger", "")
     return trigger
 
@@ -126,10 +129,40 @@ class Insert:
         return index if self.side == "before" else index + 1
 
 
+@dataclass(frozen=True)
+class Check:
+    """Look at what a stage made, and refuse it by raising.
+
+    function: ``"package.module:function"`` of (the stage's input as generic
+        text, the compilation's metadata); what it returns is not used.
+    trigger: the check runs only for kernels whose module contained this at the
+        start of this stage or of an earlier one that the pipeline edits.
+    """
+
+    function: str
+    stage: str
+    trigger: str = ""
+
+    @property
+    def place(self) -> str:
+        """The place in words, for messages."""
+        return f"after {self.stage}"
+
+    def run(self, text: str, metadata: Any) -> None:
+        """Call the function."""
+        module, _, name = self.function.partition(":")
+        getattr(importlib.import_module(module), name)(text, metadata)
+
+
+Edit = Insert | Check
+
+
 def describe(value: Any) -> str:
-    """A pass in a few words: its name, or its class."""
+    """A pass or a function in a few words: its name, or its class."""
     if isinstance(value, PassRef):
         return value.target
+    if isinstance(value, str):
+        return value
     return getattr(value, "name", None) or type(value).__name__
 
 
@@ -141,7 +174,7 @@ class Pipeline:
     """
 
     name: str
-    edits: tuple[Insert, ...] = ()
+    edits: tuple[Edit, ...] = ()
     _key: list[str] = field(default_factory=list, repr=False)
 
     def insert(
@@ -194,9 +227,17 @@ class Pipeline:
         )
         return replace(self, edits=(*self.edits, edit), _key=[])
 
+    def check(self, stage: str, function: str, *, trigger: str = "") -> Pipeline:
+        """Look at what a stage made: see ``Check``."""
+        return replace(self, edits=(*self.edits, Check(function, stage, trigger)), _key=[])
+
     @property
     def key(self) -> str:
         """A hash over the content of every pass, its arguments and its place."""
         if not self._key:
-            self._key.append(content_hash((e.python_pass, e.place) for e in self.edits))
+            self._key.append(
+                content_hash(
+                    (e.python_pass if isinstance(e, Insert) else e, e.place) for e in self.edits
+                )
+            )
         return self._key[0]

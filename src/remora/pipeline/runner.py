@@ -22,8 +22,8 @@ from remora.errors import (
     PassReturned,
     PipelineError,
 )
-from remora.host import features, generic_text, parse_text
-from remora.pipeline.edits import Insert, describe, load_pass, trigger_of
+from remora.host import features, generic_text, has_use_order, parse_text, shuffle_uses
+from remora.pipeline.edits import Check, Edit, Insert, describe, load_pass, trigger_of
 from remora.pipeline.stage import Box, PassList, Session, StockPass, anchors, instrument, record
 
 if TYPE_CHECKING:
@@ -57,6 +57,7 @@ def run_pass(module_pass: ModulePass, module: Any, *, place: str) -> Any:
     )
     try:
         context, xdsl_module = ir.context(), ir.read(text)
+        uses = _use_order(xdsl_module, module)
         try:
             returned = module_pass.apply(context, xdsl_module)
         except (LanguageError, KeyboardInterrupt):
@@ -83,6 +84,11 @@ def run_pass(module_pass: ModulePass, module: Any, *, place: str) -> Any:
             new_module = parse_text(new_text, module.context)
             if not new_module.verify():
                 raise IRParseError("the module does not verify")
+            if uses is not None:
+                after = ir.UseOrder(
+                    xdsl_module, generic_text(new_module, locations=False, users=True)
+                )
+                ir.restore_uses(xdsl_module, new_module, uses, after, shuffle_uses)
         except KernelRenamed:
             raise
         except Exception as error:
@@ -99,6 +105,15 @@ def run_pass(module_pass: ModulePass, module: Any, *, place: str) -> Any:
         wrapped.reproducer = str(folder)
         raise wrapped from error.__cause__
     return new_module
+
+
+def _use_order(xdsl_module: Any, module: Any) -> Any:
+    """The order of the module's uses, where this libtriton can restore it."""
+    from remora import ir
+
+    if not has_use_order():
+        return None
+    return ir.UseOrder(xdsl_module, generic_text(module, locations=False, users=True))
 
 
 def _write_reproducer(
@@ -207,17 +222,28 @@ class Runner(Session):
 
 
 def edited_stage(
-    name: str, stage: Callable[[Any, Any], Any], inserts: Sequence[Insert]
+    name: str, stage: Callable[[Any, Any], Any], edits: Sequence[Edit], seen: set[str]
 ) -> Callable[[Any, Any], Any]:
-    """The function of a stage with passes inserted.
+    """The function of a stage with passes inserted and checks made.
 
     A module that holds none of the passes' triggers goes through the stock
-    function, untouched.
+    function, untouched. ``seen``: the triggers that this compilation's modules
+    held so far, shared by its stages.
     """
+    inserts = [e for e in edits if isinstance(e, Insert)]
+    checks = [e for e in edits if isinstance(e, Check)]
 
     def run(module: Any, metadata: Any) -> Any:
-        text = generic_text(module, locations=False) if any(map(_trigger, inserts)) else ""
-        wanted = [i for i in inserts if _trigger(i) in text]
+        text = generic_text(module, locations=False) if any(map(_trigger, edits)) else ""
+        seen.update(t for t in map(_trigger, edits) if t in text)
+        due = [c for c in checks if not c.trigger or c.trigger in seen]
+        before = generic_text(module) if due else ""
+        result = with_passes([i for i in inserts if _trigger(i) in text], module, metadata)
+        for check in due:
+            check.run(before, metadata)
+        return result
+
+    def with_passes(wanted: Sequence[Insert], module: Any, metadata: Any) -> Any:
         if not wanted:
             return stage(module, metadata)
         runner = Runner(name, wanted, record(stage))
@@ -233,5 +259,5 @@ def edited_stage(
     return run
 
 
-def _trigger(insert: Insert) -> str:
-    return trigger_of(insert.python_pass)
+def _trigger(edit: Edit) -> str:
+    return trigger_of(edit.python_pass) if isinstance(edit, Insert) else edit.trigger

@@ -7,8 +7,8 @@ without a word of TLX compiles as if it were not there.
 from remora.tlx.buffers import dtype_of, local_alloc, local_load, local_store, local_view
 from remora.tlx.copies import async_load, async_load_commit_group, async_load_wait_group
 from remora.tlx.dots import async_dot, async_dot_wait
-from remora.tlx_plugin import plugin
 from remora.tlx.types import async_token, buffered_tensor, storage_kind
+from remora.tlx_plugin import plugin
 
 __all__ = [
     "async_dot",

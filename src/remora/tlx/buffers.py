@@ -69,7 +69,8 @@ def local_alloc(
     dtype = tl._unwrap_if_constexpr(dtype)
     if not isinstance(dtype, tl.dtype) or str(dtype) not in DTYPES:
         call.fail(
-            WrongDtype, f"dtype has to be an element type, it is {dtype!r}",
+            WrongDtype,
+            f"dtype has to be an element type, it is {dtype!r}",
             hint="one of " + ", ".join(DTYPES),
         )
     count = call.constant("num", num)
@@ -86,12 +87,14 @@ def local_alloc(
         )
     if tl._unwrap_if_constexpr(layout) is not None:
         call.fail(
-            UnsupportedByTarget, "explicit layouts are not implemented yet",
+            UnsupportedByTarget,
+            "explicit layouts are not implemented yet",
             hint="leave layout out: it follows from the uses",
         )
     if tl._unwrap_if_constexpr(reuse) is not None:
         call.fail(
-            UnsupportedByTarget, "reuse of another allocation is not implemented yet",
+            UnsupportedByTarget,
+            "reuse of another allocation is not implemented yet",
             hint="leave reuse out: buffers that are never live together share memory anyway",
         )
     return call.emit(
@@ -185,7 +188,8 @@ def local_load(
         call.handle("token", token, TokenType)
     if tl._unwrap_if_constexpr(layout) is not None:
         call.fail(
-            UnsupportedByTarget, "explicit layouts are not implemented yet",
+            UnsupportedByTarget,
+            "explicit layouts are not implemented yet",
             hint="leave layout out: it follows from the uses",
         )
     call.constant("relaxed", relaxed, bool)

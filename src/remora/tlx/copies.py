@@ -62,7 +62,8 @@ def async_load(
     bulk = call.constant("bulk", bulk, bool)
     if bulk or any(tl._unwrap_if_constexpr(v) is not None for v in (bulk_size, barrier)):
         call.fail(
-            UnsupportedByTarget, "bulk copies are not implemented yet",
+            UnsupportedByTarget,
+            "bulk copies are not implemented yet",
             hint="leave bulk, bulk_size and barrier out",
         )
     volatile = call.constant("is_volatile", is_volatile, bool)

@@ -33,7 +33,8 @@ def _operand(call: Call, name: str, value: Any) -> Any:
         return value
     if isinstance(value, tl.tensor):
         call.fail(
-            WrongType, f"{name} has to be a buffer, it is {value.type}",
+            WrongType,
+            f"{name} has to be a buffer, it is {value.type}",
             hint="store it with tlx.local_store first",
         )
     return view(call, name, value)
@@ -47,17 +48,18 @@ def _flag(call: Call, name: str, value: Any) -> Any:
     if isinstance(value, tl.tensor) and not value.type.is_block():
         return value if value.dtype == tl.int1 else value.to(tl.int1, _semantic=call.semantic)
     call.fail(WrongType, f"{name} has to be a boolean, it is {value!r}")
+    return None
 
 
 @op("tlx.async_dot", lowered_in=LOWERED_IN)
 def async_dot(
     call: Call,
-    A: Any,  # noqa: N803 (TLX's name)
-    B: Any,  # noqa: N803 (TLX's name)
+    A: Any,
+    B: Any,
     acc: Any = None,
     use_acc: Any = None,
     pred: Any = None,
-    mBarriers: Any = None,  # noqa: N803 (TLX's name)
+    mBarriers: Any = None,
     two_ctas: Any = False,
     force_async: Any = False,
     input_precision: Any = None,
@@ -110,8 +112,10 @@ def async_dot(
         operands.append(flag)
     # How many sums of fp8 products the matrix unit may keep in its own precision.
     fp8 = bits(a.dtype) == 8 and not a.dtype.is_int()
-    limit = 0 if call.interpreted or not fp8 else (
-        call.semantic.builder.options.max_num_imprecise_acc_default
+    limit = (
+        0
+        if call.interpreted or not fp8
+        else (call.semantic.builder.options.max_num_imprecise_acc_default)
     )
     return call.emit(
         operands, [acc.type], use_acc=flag if isinstance(flag, bool) else None, imprecise=limit
@@ -131,12 +135,14 @@ def _check_shapes(call: Call, a: Any, b: Any) -> tuple[int, int]:
     step = 256 // bits(a.dtype)
     if k % step:
         call.fail(
-            WrongShape, f"K has to be a multiple of {step} for {a.dtype}, it is {k}",
+            WrongShape,
+            f"K has to be a multiple of {step} for {a.dtype}, it is {k}",
             hint="the matrix unit multiplies 32 bytes of K at a time",
         )
     if call.num_warps % 4:
         call.fail(
-            WrongShape, f"a product takes whole warp groups of 4 warps, not {call.num_warps}",
+            WrongShape,
+            f"a product takes whole warp groups of 4 warps, not {call.num_warps}",
             hint="launch with num_warps=4 or a multiple",
         )
     return m, n
@@ -146,7 +152,8 @@ def _check_dtypes(call: Call, a: Any, b: Any, input_precision: Any) -> None:
     for name, x in (("A", a), ("B", b)):
         if x.dtype not in _ACCUMULATORS:
             call.fail(
-                WrongDtype, f"{name} is of {x.dtype}, which the matrix unit does not multiply",
+                WrongDtype,
+                f"{name} is of {x.dtype}, which the matrix unit does not multiply",
                 hint="one of " + ", ".join(map(str, _ACCUMULATORS)),
             )
     mixable = (tl.float8e4nv, tl.float8e5)

@@ -6,20 +6,18 @@ import enum
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from triton.language import core as tl
-
 from remora.dsl import Handle, HandleType
 
 
-class storage_kind(enum.Enum):  # noqa: N801 (TLX's name)
+class storage_kind(enum.Enum):
     """Where a buffer is: shared memory, tensor memory, or the cluster's shared memory."""
 
     smem = "smem"
     tmem = "tmem"
-    smemCluster = "smemCluster"  # noqa: N815 (TLX's name)
+    smemCluster = "smemCluster"
 
 
-class buffered_tensor(Handle):  # noqa: N801 (TLX's name)
+class buffered_tensor(Handle):
     """Buffers in shared memory: an allocation, or one of its buffers."""
 
     type: BufferType
@@ -55,8 +53,10 @@ class BufferType(HandleType):
 
     def __str__(self) -> str:
         size = "x".join(map(str, self.shape))
-        return f"a buffer of {size} {self.dtype}" if not self.num else (
-            f"an allocation of {self.num} buffers of {size} {self.dtype}"
+        return (
+            f"a buffer of {size} {self.dtype}"
+            if not self.num
+            else (f"an allocation of {self.num} buffers of {size} {self.dtype}")
         )
 
     def mangle(self) -> str:
@@ -64,7 +64,7 @@ class BufferType(HandleType):
         return f"B{self.num}_{'x'.join(map(str, self.shape))}_{self.dtype}"
 
 
-class async_token(Handle):  # noqa: N801 (TLX's name)
+class async_token(Handle):
     """Stands for an asynchronous copy, or a group of them."""
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from xdsl.dialects.builtin import TensorType
-from xdsl.ir import Attribute, Operation, SSAValue
+from xdsl.ir import Attribute, Block, BlockArgument, Operation, SSAValue
 
 from remora.dsl.lowering import CustomOp, Lowering, analysis, carried_to
 from remora.errors import AccumulatorInFlight, ConflictingLayouts
@@ -64,6 +64,12 @@ class TlxAnalysis:
                 self._spread(op)
         self._mark_in_flight()
         self._stop_pipelining()
+        self._undrained = list(self._find_undrained()) if lowering.target.backend == "cuda" else []
+
+    @property
+    def has_products(self) -> bool:
+        """Whether the module holds an asynchronous product."""
+        return any(op.name == "tlx.async_dot" for op in self.lowering.ops)
 
     # --- buffers ------------------------------------------------------------------------
 
@@ -197,8 +203,7 @@ class TlxAnalysis:
         else:
             allocation = self._allocation[op.operands[0]][0]
             element = mlir_element(allocation.attributes["dtype"])
-        width: int = element.bitwidth
-        return with_encoding(kind, wgmma_accumulator(m, n, width, self.lowering.num_warps))
+        return with_encoding(kind, wgmma_accumulator(m, n, element, self.lowering.num_warps))
 
     def _spread(self, op: CustomOp) -> None:
         """Give a product's layout to all that it becomes: loop variables, waits, products."""
@@ -252,7 +257,11 @@ class TlxAnalysis:
             self._in_flight.add(new)
 
     def finish(self) -> None:
-        """Convert layouts where products meet the rest of the program."""
+        """Convert layouts where products meet the rest of the program; drain copies."""
+        from remora.tlx.lower.cuda import wait_for_copies
+
+        for op in self._undrained:
+            wait_for_copies(Builder.after(op), 0, self.lowering)
         for value, before in self._before.items():
             self._convert_sources(value)
             self._convert_uses(value, before)
@@ -288,6 +297,44 @@ class TlxAnalysis:
         """Conversions that ``finish`` has made."""
         return self.__dict__.setdefault("_conversions", set())
 
+    # --- copies in flight ---------------------------------------------------------------
+
+    def _find_undrained(self) -> Iterator[Operation]:
+        """Operations after which a buffer is dead while copies into it may be in flight.
+
+        Its memory is used again there, for a conversion of the result perhaps,
+        and a late copy would write into that; kernels that prefetch past the
+        end of their loop do this. Yields the last operation, in the block of
+        the allocation, that uses the buffer.
+        """
+        found: dict[Operation, None] = {}
+        for allocation, uses in self._uses.items():
+            block = allocation.op.parent
+            assert block is not None
+            places = {op: i for i, op in enumerate(block.ops)}
+            copies = [u.op for u, index in uses if u.name == "tlx.async_load" and index == 1]
+            if not copies:
+                continue
+            last = max((_within(u.op, block) for u, _ in uses), key=places.__getitem__)
+            last_copy = max(places[_within(op, block)] for op in copies)
+            waits = [
+                places[op.op]
+                for op in self.lowering.ops
+                if op.name == "tlx.async_load_wait_group"
+                and op.attributes["pendings"] == 0
+                and op.op.parent is block
+            ]
+            if not any(place > last_copy for place in waits):
+                found[last] = None
+        # One wait after the last of several in one block does for all of them.
+        by_block: dict[Block, Operation] = {}
+        for op in found:
+            assert op.parent is not None
+            before = by_block.get(op.parent)
+            if before is None or before.is_before_in_block(op):
+                by_block[op.parent] = op
+        yield from by_block.values()
+
     # --- loops --------------------------------------------------------------------------
 
     def _stop_pipelining(self) -> None:
@@ -303,10 +350,17 @@ class TlxAnalysis:
                 parent = parent.parent_op()
 
 
+def _within(op: Operation, block: Block) -> Operation:
+    """The operation of ``block`` that is ``op`` or holds it."""
+    while op.parent is not block:
+        parent = op.parent_op()
+        assert parent is not None
+        op = parent
+    return op
+
+
 def _joined_into(value: SSAValue) -> Iterator[tuple[Operation, int]]:
     """The operands, of loops and terminators, that become ``value``."""
-    from xdsl.ir import BlockArgument
-
     owner = value.owner
     if isinstance(value, BlockArgument):
         parent = value.block.parent_op()

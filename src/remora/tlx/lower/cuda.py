@@ -31,7 +31,8 @@ def carrying_load(op: CustomOp) -> Operation:
     load = loaded_by(op.operands[0])
     if load is None:
         raise PluginError(
-            "an async_load has lost its load", where=op.where,
+            "an async_load has lost its load",
+            where=op.where,
             hint="a pass before this one replaced the volatile tt.load behind it",
         )
     return load
@@ -48,13 +49,15 @@ def lower_async_load(op: CustomOp, builder: Builder, lowering: Lowering) -> SSAV
         load_now(op, load, builder)
     else:
         operands = [v for v in (pointer, op.operands[1], mask, other) if v is not None]
-        policy = {k: v for k, v in load.properties.items() if k in ("cache", "evict", "cachePolicy")}
+        policy = {
+            k: v for k, v in load.properties.items() if k in ("cache", "evict", "cachePolicy")
+        }
         builder.op(
             "ttg.async_copy_global_to_local", operands, [_TOKEN],
             {
                 **policy,
                 "isVolatile": boolean(op.attributes["is_volatile"]),
-                "operandSegmentSizes": segments(1, 1, int(mask is not None), int(other is not None)),
+                "operandSegmentSizes": segments(1, 1, *(int(v is not None) for v in (mask, other))),
             },
         )  # fmt: skip
     erase_load(op, load)
@@ -90,7 +93,16 @@ def lower_wait(op: CustomOp, builder: Builder, lowering: Lowering) -> SSAValue:
     Not ``ttg.async_wait``: stock software pipelining recounts every one of a
     module, to 0 where it has no tokens, and merges them.
     """
-    pendings = op.attributes["pendings"]
+    wait_for_copies(builder, op.attributes["pendings"], lowering)
+    return token(builder)
+
+
+def wait_for_copies(builder: Builder, pendings: int, lowering: Lowering) -> None:
+    """Wait for all but ``pendings`` groups of copies, and let all threads see them.
+
+    Each thread makes its own copies visible to the matrix unit before the
+    barrier (PTX ISA, memory consistency model, proxies).
+    """
     builder.op(
         "tt.elementwise_inline_asm", [], [attribute("i32")],
         {
@@ -100,8 +112,9 @@ def lower_wait(op: CustomOp, builder: Builder, lowering: Lowering) -> SSAValue:
             "pure": boolean(False),
         },
     )  # fmt: skip
+    if lowering.analysis.has_products:
+        builder.op("ttng.fence_async_shared", [], [], {"bCluster": boolean(False)})
     builder.op("ttg.barrier", [], [], {"addrSpace": i32(1)})
-    return token(builder)
 
 
 @async_dot.lowering("cuda:90")

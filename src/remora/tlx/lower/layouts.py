@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from xdsl.dialects.builtin import TensorType
+from xdsl.dialects.builtin import IntegerType, TensorType
 from xdsl.ir import Attribute
 
 from remora.dsl import Target
@@ -89,9 +89,7 @@ def memdesc(
 ) -> Attribute:
     """The type of one buffer, or of ``num`` of them."""
     extents = "x".join(map(str, (*((num,) if num else ()), *shape)))
-    return attribute(
-        f"!ttg.memdesc<{extents}x{element}, {layout}, #ttg.shared_memory, mutable>"
-    )
+    return attribute(f"!ttg.memdesc<{extents}x{element}, {layout}, #ttg.shared_memory, mutable>")
 
 
 def element_type(dtype: str) -> Attribute:
@@ -103,21 +101,24 @@ def element_type(dtype: str) -> Attribute:
     return attribute(special.get(dtype) or "i" + dtype.lstrip("uint"))
 
 
-def wgmma_accumulator(m: int, n: int, bits: int, num_warps: int) -> str:
+def wgmma_accumulator(m: int, n: int, element: Attribute, num_warps: int) -> str:
     """The layout of a warp group product's accumulator.
 
     Warps are laid along M as far as it goes (16 rows a warp, 64 a group), the
-    rest along N; an instruction takes at most 256 columns.
+    rest along N; an instruction takes at most 256 columns (of the integers,
+    Triton's lowering takes at most 224, so that a power of two is 128).
     """
+    width: int = element.bitwidth  # type: ignore[attr-defined]
+    widest = 128 if isinstance(element, IntegerType) else 256
     along_m = 4
     while along_m < num_warps and along_m * 2 * 16 <= m:
         along_m *= 2
     along_n = num_warps // along_m
     columns = max(n // along_n, 8)
-    columns = max(c for c in range(8, min(columns, 256) + 1, 8) if columns % c == 0)
+    columns = max(c for c in range(8, min(columns, widest) + 1, 8) if columns % c == 0)
     return (
         "#ttg.nvidia_mma<{versionMajor = 3, versionMinor = 0, "
-        f"warpsPerCTA = [{along_m}, {along_n}], instrShape = [16, {columns}, {256 // bits}]}}>"
+        f"warpsPerCTA = [{along_m}, {along_n}], instrShape = [16, {columns}, {256 // width}]}}>"
     )
 
 

@@ -1,0 +1,5 @@
+"""Kernels written in TLX, each with a plain Python function in front."""
+
+from remora.kernels.matmul import matmul
+
+__all__ = ["matmul"]

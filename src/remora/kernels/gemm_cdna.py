@@ -1,0 +1,86 @@
+"""Matrix product for CDNA: global memory to registers to shared memory, in stages.
+
+The loads of the next tile are in flight while the matrix unit works on the one
+that shared memory holds.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+import remora.tlx as tlx
+from remora.kernels.tiles import tile_of
+
+
+@triton.jit
+def gemm_staged(
+    a_ptr,
+    b_ptr,
+    c_ptr,
+    M,
+    N,
+    K,
+    stride_am,
+    stride_ak,
+    stride_bk,
+    stride_bn,
+    stride_cm,
+    stride_cn,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    GROUP_M: tl.constexpr,
+    STAGES: tl.constexpr,
+    ACC: tl.constexpr,
+):
+    """``C = A @ B``; any M, N and K, any strides.
+
+    a_ptr (M, K), b_ptr (K, N), c_ptr (M, N). STAGES: at least 2; STAGES - 1
+    buffers of each operand. ACC: the accumulator's element type.
+    """
+    tile_m, tile_n = tile_of(tl.program_id(0), M, N, BLOCK_M, BLOCK_N, GROUP_M)
+    rows = (tile_m * BLOCK_M + tl.arange(0, BLOCK_M)) % M
+    columns = (tile_n * BLOCK_N + tl.arange(0, BLOCK_N)) % N
+    depth = tl.arange(0, BLOCK_K)
+    a_at = a_ptr + rows[:, None] * stride_am + depth[None, :] * stride_ak
+    b_at = b_ptr + depth[:, None] * stride_bk + columns[None, :] * stride_bn
+
+    BUFFERS: tl.constexpr = STAGES - 1
+    a_buffers = tlx.local_alloc((BLOCK_M, BLOCK_K), tlx.dtype_of(a_ptr), BUFFERS)
+    b_buffers = tlx.local_alloc((BLOCK_K, BLOCK_N), tlx.dtype_of(b_ptr), BUFFERS)
+
+    for stage in tl.static_range(BUFFERS):
+        left = K - stage * BLOCK_K
+        a = tl.load(a_at, mask=depth[None, :] < left, other=0.0)
+        b = tl.load(b_at, mask=depth[:, None] < left, other=0.0)
+        tlx.local_store(tlx.local_view(a_buffers, stage), a)
+        tlx.local_store(tlx.local_view(b_buffers, stage), b)
+        a_at += BLOCK_K * stride_ak
+        b_at += BLOCK_K * stride_bk
+
+    acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=ACC)
+    steps = tl.cdiv(K, BLOCK_K)
+    for step in tl.range(BUFFERS, steps, num_stages=0):
+        left = K - step * BLOCK_K
+        a_next = tl.load(a_at, mask=depth[None, :] < left, other=0.0)
+        b_next = tl.load(b_at, mask=depth[:, None] < left, other=0.0)
+        a_buffer = tlx.local_view(a_buffers, step % BUFFERS)
+        b_buffer = tlx.local_view(b_buffers, step % BUFFERS)
+        acc = tl.dot(tlx.local_load(a_buffer), tlx.local_load(b_buffer), acc)
+        tlx.local_store(a_buffer, a_next)
+        tlx.local_store(b_buffer, b_next)
+        a_at += BLOCK_K * stride_ak
+        b_at += BLOCK_K * stride_bk
+    # The buffers hold the last tiles; one past the end of K is zero.
+    for stage in tl.static_range(BUFFERS):
+        last = tl.maximum(steps - BUFFERS, 0) + stage
+        a_buffer = tlx.local_view(a_buffers, last % BUFFERS)
+        b_buffer = tlx.local_view(b_buffers, last % BUFFERS)
+        acc = tl.dot(tlx.local_load(a_buffer), tlx.local_load(b_buffer), acc)
+
+    rows = tile_m * BLOCK_M + tl.arange(0, BLOCK_M)
+    columns = tile_n * BLOCK_N + tl.arange(0, BLOCK_N)
+    c_at = c_ptr + rows[:, None] * stride_cm + columns[None, :] * stride_cn
+    inside = (rows[:, None] < M) & (columns[None, :] < N)
+    tl.store(c_at, acc.to(tlx.dtype_of(c_ptr)), mask=inside)

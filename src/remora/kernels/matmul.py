@@ -1,0 +1,155 @@
+"""``matmul``: the matrix product, by the kernel that fits the device."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import triton
+import triton.language as tl
+
+from remora.errors import KernelArgumentError
+from remora.kernels.gemm_cdna import gemm_staged
+from remora.kernels.gemm_hopper import gemm_pipelined
+
+# Element type of the operands: accumulator, default type of the result.
+_DTYPES = {
+    "float16": (tl.float32, "float16"),
+    "bfloat16": (tl.float32, "bfloat16"),
+    "float32": (tl.float32, "float32"),
+    "float8_e4m3fn": (tl.float32, "float16"),
+    "float8_e5m2": (tl.float32, "float16"),
+    "int8": (tl.int32, "int32"),
+}
+
+
+@dataclass(frozen=True)
+class Config:
+    """How a product is cut and launched.
+
+    block_m, block_n, block_k: a tile, in elements. group_m: rows of tiles worked
+    on together. stages: of the pipeline. num_warps: of a program.
+    """
+
+    block_m: int
+    block_n: int
+    block_k: int
+    group_m: int
+    stages: int
+    num_warps: int
+
+    def arguments(self) -> dict[str, int]:
+        """The kernel's constants."""
+        return {
+            "BLOCK_M": self.block_m,
+            "BLOCK_N": self.block_n,
+            "BLOCK_K": self.block_k,
+            "GROUP_M": self.group_m,
+            "STAGES": self.stages,
+        }
+
+
+def hopper_config(m: int, n: int, k: int, element_bytes: int) -> Config:
+    """The configuration for Hopper: tiles no larger than the result asks for."""
+    config = Config(128, 256, 128 // element_bytes, 8, 4, 8)
+    if m <= 64:
+        config = replace(config, block_m=64, block_n=256, num_warps=4)
+    if n <= 128:
+        config = replace(config, block_n=128 if n > 64 else 64, num_warps=4)
+    return config
+
+
+def cdna_config(m: int, n: int, k: int, element_bytes: int, arch: str) -> Config:
+    """The configuration for CDNA; shared memory is 64 KiB, on gfx950 160 KiB."""
+    depth = 128 // element_bytes
+    config = Config(128, 128, depth, 8, 2 if arch == "gfx942" else 3, 4)
+    if arch == "gfx950" and m > 128 and n > 128:
+        config = replace(config, block_m=256, block_n=256, stages=2, num_warps=8)
+    return config
+
+
+def matmul(a: Any, b: Any, *, out_dtype: Any = None, config: Config | None = None) -> Any:
+    """``a @ b`` with a TLX kernel.
+
+    Args:
+        a: (M, K), a torch tensor of any strides: fp16, bf16, fp32 (multiplied as
+            tf32 on Hopper), fp8e4m3, fp8e5m2 or int8.
+        b: (K, N), of a's dtype and on its device.
+        out_dtype: of the result; a's by default, fp16 for fp8, int32 for int8.
+        config: how to cut it; chosen from the shape by default.
+
+    Returns:
+        (M, N), sums in fp32 (int32 for int8), rounded to ``out_dtype``.
+
+    On the CPU it runs with the reference meaning, where ``TRITON_INTERPRET=1``
+    was set before triton was imported.
+
+    Raises:
+        KernelArgumentError: shapes, dtypes or devices do not fit, or the device
+            has no kernel.
+    """
+    import torch
+
+    where = "remora.kernels.matmul"
+    for name, x in (("a", a), ("b", b)):
+        if not isinstance(x, torch.Tensor) or x.dim() != 2:
+            kind = f"{x.dim()} dimensions" if isinstance(x, torch.Tensor) else type(x).__name__
+            raise KernelArgumentError(
+                f"{name} has to be a torch tensor of 2 dimensions, it is {kind}", where=where
+            )
+    if a.shape[1] != b.shape[0]:
+        raise KernelArgumentError(
+            f"a is {tuple(a.shape)} and b is {tuple(b.shape)}",
+            where=where,
+            hint="a's columns have to be as many as b's rows",
+        )
+    name = str(a.dtype).removeprefix("torch.")
+    if a.dtype != b.dtype or name not in _DTYPES:
+        raise KernelArgumentError(
+            f"a is of {a.dtype} and b of {b.dtype}",
+            where=where,
+            hint="both of one of " + ", ".join(_DTYPES),
+        )
+    if a.device != b.device:
+        raise KernelArgumentError(f"a is on {a.device} and b on {b.device}", where=where)
+    accumulator, default = _DTYPES[name]
+    (m, k), n = a.shape, b.shape[1]
+    c = torch.empty(
+        (m, n), device=a.device, dtype=getattr(torch, default) if out_dtype is None else out_dtype
+    )
+    if 0 in (m, n):
+        return c
+    if k == 0:
+        return c.zero_()
+    kernel, chosen = _choose(a, m, n, k, where)
+    config = config or chosen
+    grid = (triton.cdiv(m, config.block_m) * triton.cdiv(n, config.block_n),)
+    kernel[grid](
+        a, b, c, m, n, k, *a.stride(), *b.stride(), *c.stride(),
+        **config.arguments(), ACC=accumulator, num_warps=config.num_warps,
+    )  # fmt: skip
+    return c
+
+
+def _choose(a: Any, m: int, n: int, k: int, where: str) -> tuple[Any, Config]:
+    """The kernel for the device that ``a`` is on, and its configuration."""
+    size = a.element_size()
+    if a.device.type == "cpu":
+        if not triton.knobs.runtime.interpret:
+            raise KernelArgumentError(
+                "a and b are on the CPU",
+                where=where,
+                hint="move them to the GPU, or set TRITON_INTERPRET=1 before triton is imported "
+                "to run with the reference meaning",
+            )
+        return gemm_pipelined, Config(64, 64, 128 // size, 4, 3, 4)
+    target = triton.runtime.driver.active.get_current_target()
+    if target.backend == "cuda" and target.arch == 90:
+        return gemm_pipelined, hopper_config(m, n, k, size)
+    if target.backend == "hip" and target.arch in ("gfx942", "gfx950"):
+        return gemm_staged, cdna_config(m, n, k, size, target.arch)
+    raise KernelArgumentError(
+        f"there is no kernel for {target.backend}:{target.arch}",
+        where=where,
+        hint="Hopper (cuda:90), CDNA 3 (hip:gfx942) or CDNA 4 (hip:gfx950)",
+    )

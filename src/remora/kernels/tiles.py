@@ -1,0 +1,18 @@
+"""Which tile of the result a program works on."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def tile_of(program, M, N, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, GROUP_M: tl.constexpr):
+    """Row and column of a program's tile: GROUP_M rows of tiles at a time, column by column."""
+    tiles_m = tl.cdiv(M, BLOCK_M)
+    tiles_n = tl.cdiv(N, BLOCK_N)
+    group = program // (GROUP_M * tiles_n)
+    first = group * GROUP_M
+    height = min(tiles_m - first, GROUP_M)
+    within = program % (GROUP_M * tiles_n)
+    return first + within % height, within // height
