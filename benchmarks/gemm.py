@@ -65,6 +65,8 @@ def product(contestant: str):
     if contestant == "stock":
         return stock()
     if contestant == "peer":
+        # What its .pth file does at start-up, where it is installed by pip.
+        import _utlx_autoregister  # noqa: F401
         import utlx_plugin  # noqa: F401
     else:
         import triton.language.extra
@@ -123,10 +125,10 @@ def inputs(shape: tuple[int, int, int], dtype: str):
 
 def child(contestant: str) -> None:
     """Answer requests, a JSON object a line: check a case, or time it."""
+    run = product(contestant)
     import torch
     from triton.testing import do_bench
 
-    run = product(contestant)
     for line in sys.stdin:
         request = json.loads(line)
         a, b = inputs(tuple(request["shape"]), request["dtype"])

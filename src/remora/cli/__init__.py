@@ -13,6 +13,7 @@ from remora.errors import RemoraError
 # Name of the command, and the function behind it. Its module imports neither
 # Triton nor xDSL at the top, so that `remora --help` is quick.
 _COMMANDS = {
+    "demo": "remora.cli.demo:demo",
     "list": "remora.cli.list:list_plugins",
     "doctor": "remora.cli.doctor:doctor",
     "opt": "remora.cli.opt:opt",

@@ -51,7 +51,7 @@ class Config:
 
 def hopper_config(m: int, n: int, k: int, element_bytes: int) -> Config:
     """The configuration for Hopper: tiles no larger than the result asks for."""
-    config = Config(128, 256, 128 // element_bytes, 8, 4, 8)
+    config = Config(128, 256, 128 // element_bytes, 8, 3, 8)
     if m <= 64:
         config = replace(config, block_m=64, block_n=256, num_warps=4)
     if n <= 128:

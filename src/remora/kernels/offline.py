@@ -1,0 +1,139 @@
+"""Compiles the products for a target that need not be there."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+import triton
+import triton.language as tl
+from triton import knobs
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+from remora.kernels.gemm_cdna import gemm_staged
+from remora.kernels.gemm_hopper import gemm_pipelined
+from remora.kernels.gemm_stock import gemm_stock
+from remora.kernels.matmul import Config, cdna_config, hopper_config
+
+#: Targets that the products are written for.
+TARGETS = ("cuda:90", "hip:gfx942", "hip:gfx950")
+
+# What shows that the hardware's own units are used: label, and the pattern of
+# an instruction in the assembly.
+_INSTRUCTIONS = {
+    "cuda": {
+        "wgmma": r"^\s*wgmma\.mma_async",
+        "cp.async": r"^\s*(?:@%\w+ )?cp\.async\.c[ag]",
+    },
+    "hip": {
+        "v_mfma": r"^\s*v_mfma",
+        "ds_read": r"^\s*ds_read",
+        "ds_write": r"^\s*ds_write",
+    },
+}
+
+
+@dataclass
+class Compiled:
+    """A compiled kernel, looked at.
+
+    seconds: of each compilation. shared: bytes of shared memory of a program.
+    registers, spills: of a thread; None where no tool tells.
+    instructions: how many of each kind the assembly holds.
+    """
+
+    seconds: list[float]
+    shared: int
+    instructions: dict[str, int]
+    registers: int | None = None
+    spills: int | None = None
+    assembly: str = field(default="", repr=False)
+
+
+def gpu_target(text: str) -> GPUTarget:
+    """``cuda:90`` or ``hip:gfx950`` as Triton's target."""
+    backend, _, arch = text.partition(":")
+    return GPUTarget("cuda", int(arch), 32) if backend == "cuda" else GPUTarget("hip", arch, 64)
+
+
+def tlx_kernel(target: str) -> tuple[Any, Config]:
+    """The TLX product for a target, and its configuration for large fp16 matrices."""
+    if target.startswith("cuda"):
+        return gemm_pipelined, hopper_config(8192, 8192, 8192, 2)
+    return gemm_staged, cdna_config(8192, 8192, 8192, 2, target.partition(":")[2])
+
+
+def stock_kernel(target: str) -> tuple[Any, Config]:
+    """The same product in plain Triton, with the same tiles."""
+    return gemm_stock, tlx_kernel(target)[1]
+
+
+def source(kernel: Any, config: Config) -> ASTSource:
+    """Row-major fp16 matrices whose pointers, extents and strides are multiples of 16."""
+    constants: dict[str, Any] = {**config.arguments(), "ACC": tl.float32}
+    constants.update(stride_ak=1, stride_bn=1, stride_cn=1)
+    signature = {
+        name: "constexpr" if name in constants else "*fp16" if name.endswith("_ptr") else "i32"
+        for name in kernel.arg_names
+    }
+    aligned: dict[Any, Any] = {
+        (i,): [["tt.divisibility", 16]]
+        for i, name in enumerate(kernel.arg_names)
+        if name not in constants
+    }
+    return ASTSource(kernel, signature, constants, aligned)
+
+
+def compile_kernel(kernel: Any, config: Config, target: str) -> Compiled:
+    """Compile once, past Triton's cache, and count what the assembly holds."""
+    with knobs.compilation.scope():
+        knobs.compilation.always_compile = True
+        started = time.perf_counter()
+        compiled = triton.compile(
+            source(kernel, config),
+            target=gpu_target(target),
+            options={"num_warps": config.num_warps},
+        )
+        seconds = time.perf_counter() - started
+    backend = target.partition(":")[0]
+    assembly = compiled.asm["ptx" if backend == "cuda" else "amdgcn"]
+    counts = {
+        label: len(re.findall(pattern, assembly, re.MULTILINE))
+        for label, pattern in _INSTRUCTIONS[backend].items()
+    }
+    registers, spills = (
+        _cuda_resources(compiled.asm["cubin"]) if backend == "cuda" else _hip_resources(assembly)
+    )
+    return Compiled([seconds], compiled.metadata.shared, counts, registers, spills, assembly)
+
+
+def _cuda_resources(cubin: bytes) -> tuple[int | None, int | None]:
+    """Registers and bytes of local memory (spills) of a thread, by cuobjdump."""
+    import tempfile
+
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(cubin)
+        file.flush()
+        try:
+            output = subprocess.run(
+                [knobs.nvidia.cuobjdump.path, "-res-usage", file.name],
+                capture_output=True, text=True, check=True,
+            ).stdout  # fmt: skip
+        except (OSError, RuntimeError, subprocess.CalledProcessError):
+            return None, None
+    found = re.search(r"REG:(\d+).*?LOCAL:(\d+)", output)
+    return (int(found[1]), int(found[2])) if found else (None, None)
+
+
+def _hip_resources(assembly: str) -> tuple[int | None, int | None]:
+    """Vector registers of a lane, and how many were spilled, from the assembly's metadata."""
+
+    def number(name: str) -> int | None:
+        found = re.search(rf"\.{name}:\s*(\d+)", assembly)
+        return int(found[1]) if found else None
+
+    return number("vgpr_count"), number("vgpr_spill_count")
