@@ -7,11 +7,12 @@ of its own), and they are measured in turn, round after round, so that a drift
 of the clocks meets all of them alike. Ratios are to cuBLAS, of the medians.
 
 Contestants:
-  cublas       torch.matmul
-  remora       remora.kernels.matmul
-  stock        the same product in plain Triton (autotuned over stages)
-  peer         triton-utlx's pipelined GEMM tutorial, through its C++ plugin
-  peer-remora  the same tutorial file, unmodified, through Remora
+  cublas         torch.matmul
+  remora         remora.kernels.matmul: gemm_pipelined on Hopper
+  remora-staged  gemm_staged, the kernel for CDNA, on this GPU
+  stock          the same product in plain Triton, with remora's tiles
+  peer           triton-utlx's pipelined GEMM tutorial, through its C++ plugin
+  peer-remora    the same tutorial file, unmodified, through Remora
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from pathlib import Path
 SHAPES = {"8192": (8192, 8192, 8192), "4096": (4096, 4096, 4096), "wide": (8192, 28672, 4096)}
 DTYPES = {"fp16": "float16", "bf16": "bfloat16", "tf32": "float32", "fp8": "float8_e4m3fn"}
 TUTORIAL = "tlx/tutorials/hopper_gemm_pipelined.py"
-CONTESTANTS = ("cublas", "remora", "stock", "peer", "peer-remora")
+CONTESTANTS = ("cublas", "remora", "remora-staged", "stock", "peer", "peer-remora")
 
 
 def tutorial_path() -> Path | None:
@@ -62,8 +63,8 @@ def product(contestant: str):
         from remora.kernels import matmul
 
         return matmul
-    if contestant == "stock":
-        return stock()
+    if contestant in ("stock", "remora-staged"):
+        return plain(contestant)
     if contestant == "peer":
         # What its .pth file does at start-up, where it is installed by pip.
         import _utlx_autoregister  # noqa: F401
@@ -87,21 +88,27 @@ def cublas(a, b):
     return torch.matmul(a, b)
 
 
-def stock():
+def plain(contestant: str):
+    """A product kernel that ``matmul`` does not choose on this GPU."""
     import torch
     import triton
 
+    from remora.kernels.gemm_cdna import gemm_staged
     from remora.kernels.gemm_stock import gemm_stock
-    from remora.kernels.matmul import _DTYPES, hopper_config
+    from remora.kernels.matmul import _DTYPES, Config, hopper_config
+
+    kernel = gemm_stock if contestant == "stock" else gemm_staged
 
     def run(a, b):
         (m, k), n = a.shape, b.shape[1]
-        name = str(a.dtype).removeprefix("torch.")
-        acc, out = _DTYPES[name]
-        config = hopper_config(m, n, k, a.element_size())
+        acc, out = _DTYPES[str(a.dtype).removeprefix("torch.")]
+        size = a.element_size()
+        config = hopper_config(m, n, k, size)
+        if kernel is gemm_staged:
+            config = Config(128, 128, 128 // size, 8, 2, 8)
         c = torch.empty((m, n), device=a.device, dtype=getattr(torch, out))
         grid = (triton.cdiv(m, config.block_m) * triton.cdiv(n, config.block_n),)
-        gemm_stock[grid](
+        kernel[grid](
             a, b, c, m, n, k, *a.stride(), *b.stride(), *c.stride(), **config.arguments(),
             ACC=acc, num_warps=config.num_warps,
         )  # fmt: skip
@@ -198,9 +205,16 @@ def main() -> None:
     parser.add_argument("--contestants", nargs="*", default=None, choices=CONTESTANTS)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--ms", type=int, default=500, help="of each measurement")
+    parser.add_argument("--replot", action="store_true", help="only draw the .png from the .json")
     arguments = parser.parse_args()
     if arguments.child:
         child(arguments.child)
+        return
+    if arguments.replot:
+        plot(
+            json.loads(arguments.out.with_suffix(".json").read_text()),
+            arguments.out.with_suffix(".png"),
+        )
         return
     names = arguments.contestants or [
         n for n in CONTESTANTS if not n.startswith("peer") or tutorial_path()
@@ -243,7 +257,7 @@ def measure(contestants: list[Contestant], dtype: str, shape, arguments) -> list
         rows.append(row)
         ratio = f"{row['ratio']:.3f}" if base else "-"
         print(
-            f"  {name:12} {ratio} of cuBLAS  {row['tflops']:7.1f} TFLOP/s  {ms:.4f} ms  "
+            f"  {name:13} {ratio} of cuBLAS  {row['tflops']:7.1f} TFLOP/s  {ms:.4f} ms  "
             f"(error {row['rel_err']:.1e}, equals cuBLAS: {row['equals_cublas']})",
             flush=True,
         )
@@ -251,7 +265,7 @@ def measure(contestants: list[Contestant], dtype: str, shape, arguments) -> list
 
 
 def plot(result: dict, path: Path) -> None:
-    """Bars of TFLOP/s, a group for each case."""
+    """Bars of the ratio to cuBLAS, a group for each case, labelled with TFLOP/s."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -259,20 +273,22 @@ def plot(result: dict, path: Path) -> None:
 
     cases = list(dict.fromkeys((r["dtype"], tuple(r["shape"])) for r in result["rows"]))
     names = list(dict.fromkeys(r["contestant"] for r in result["rows"]))
-    figure, axes = plt.subplots(figsize=(2 + 1.8 * len(cases), 4))
+    figure, axes = plt.subplots(figsize=(3 + 1.8 * len(cases), 4.5))
     for i, name in enumerate(names):
         rows = [r for r in result["rows"] if r["contestant"] == name]
         at = [cases.index((r["dtype"], tuple(r["shape"]))) + i / (len(names) + 1) for r in rows]
-        axes.bar(at, [r["tflops"] for r in rows], width=1 / (len(names) + 1), label=name)
+        bars = axes.bar(at, [r["ratio"] for r in rows], width=1 / (len(names) + 1), label=name)
+        axes.bar_label(bars, [f"{r['tflops']:.0f}" for r in rows], fontsize=6)
     axes.set_xticks(
         [i + 0.4 for i in range(len(cases))],
         [f"{d}\n{' x '.join(map(str, s))}" for d, s in cases], fontsize=8,
     )  # fmt: skip
-    axes.set_ylabel("TFLOP/s")
+    axes.axhline(1, color="black", linewidth=0.5)
+    axes.set_ylabel("speed, of cuBLAS (labels: TFLOP/s)")
     axes.set_title(
         f"{result['machine']['gpu'].split(',')[0]}, Triton {result['machine']['triton']}"
     )
-    axes.legend(fontsize=8)
+    axes.legend(fontsize=7, ncols=3, loc="upper center", bbox_to_anchor=(0.5, -0.15))
     figure.tight_layout()
     figure.savefig(path, dpi=120)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import triton
@@ -64,7 +64,10 @@ def tlx_kernel(target: str) -> tuple[Any, Config]:
     """The TLX product for a target, and its configuration for large fp16 matrices."""
     if target.startswith("cuda"):
         return gemm_pipelined, hopper_config(8192, 8192, 8192, 2)
-    return gemm_staged, cdna_config(8192, 8192, 8192, 2, target.partition(":")[2])
+    config = cdna_config(8192, 8192, 8192, 2, target.partition(":")[2])
+    # Stock Triton 3.8.0 aborts the process (LLVM: "Bad machine code") when it
+    # compiles the stock kernel with tiles of 256 x 256 for gfx950.
+    return gemm_staged, replace(config, block_m=128)
 
 
 def stock_kernel(target: str) -> tuple[Any, Config]:
