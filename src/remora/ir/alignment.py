@@ -33,11 +33,21 @@ class Axis:
     constancy: tuple[int, ...]
     value: int | None = None
 
+    def first(self, dim: int, run: int) -> int:
+        """A divisor of every ``run``-th number: where new runs of that length begin."""
+        if self.contiguity[dim] in (1, run):
+            return self.divisibility[dim]
+        return math.gcd(self.divisibility[dim], _power(run))
+
     def meet(self, other: Axis) -> Axis:
         """What holds for both."""
+        runs = tuple(map(math.gcd, self.contiguity, other.contiguity))
         return Axis(
-            tuple(map(math.gcd, self.contiguity, other.contiguity)),
-            tuple(map(math.gcd, self.divisibility, other.divisibility)),
+            runs,
+            tuple(
+                math.gcd(self.first(dim, run), other.first(dim, run))
+                for dim, run in enumerate(runs)
+            ),
             tuple(map(math.gcd, self.constancy, other.constancy)),
             self.value if self.value == other.value else None,
         )
@@ -207,7 +217,7 @@ class Alignment:
                 contiguity = max(contiguity, math.gcd(a.constancy[i], b.contiguity[i]))
             constancy = math.gcd(a.constancy[i], b.constancy[i])
             divisibility = math.gcd(
-                self._first(a, i, contiguity), min(self._first(b, i, contiguity) * scale, _LARGEST)
+                a.first(i, contiguity), min(b.first(i, contiguity) * scale, _LARGEST)
             )
             runs.append((contiguity, divisibility, constancy))
         value = None
@@ -215,13 +225,6 @@ class Alignment:
             value = a.value - b.value if subtract else a.value + scale * b.value
         contiguities, divisibilities, constancies = zip(*runs, strict=True)
         return Axis(contiguities, divisibilities, constancies, value)
-
-    @staticmethod
-    def _first(axis: Axis, dim: int, run: int) -> int:
-        """A divisor of every ``run``-th number: where new runs of that length begin."""
-        if axis.contiguity[dim] <= 1 or axis.contiguity[dim] == run:
-            return axis.divisibility[dim]
-        return math.gcd(axis.divisibility[dim], _power(run))
 
     def _arith_muli(self, op: Operation) -> Axis:
         a, b = self.of(op.operands[0]), self.of(op.operands[1])
@@ -255,11 +258,11 @@ class Alignment:
             constancy = math.gcd(a.constancy[i], b.constancy[i])
             if left:
                 run = math.gcd(a.contiguity[i], b.constancy[i])
-                aligned = math.gcd(self._first(a, i, run), b.divisibility[i])
+                aligned = math.gcd(a.first(i, run), b.divisibility[i])
                 constancy = max(constancy, math.gcd(run, aligned))
             if right:
                 run = math.gcd(b.contiguity[i], a.constancy[i])
-                aligned = math.gcd(self._first(b, i, run), a.divisibility[i])
+                aligned = math.gcd(b.first(i, run), a.divisibility[i])
                 constancy = max(constancy, math.gcd(run, aligned))
             constancies.append(constancy)
         ones = (1,) * len(constancies)
@@ -273,17 +276,14 @@ class Alignment:
     _arith_andi = _arith_ori = _arith_xori = _bitwise
 
     def _remainder(self, op: Operation) -> Axis:
+        """Of numbers that are not negative, as Triton's own analysis takes it."""
         a, b = self.of(op.operands[0]), self.of(op.operands[1])
-        runs = [
-            (
-                math.gcd(a.contiguity[i], math.gcd(a.divisibility[i], b.divisibility[i]))
-                if b.constancy[i] % a.contiguity[i] == 0
-                else 1,
-                math.gcd(a.divisibility[i], b.divisibility[i]),
-                math.gcd(a.constancy[i], b.constancy[i]),
-            )
-            for i in range(len(a.contiguity))
-        ]
+        runs = []
+        for i in range(len(a.contiguity)):
+            # A run that starts at a multiple of its length does not wrap at another one.
+            run = math.gcd(a.contiguity[i], a.divisibility[i], b.constancy[i], b.divisibility[i])
+            divisibility = math.gcd(a.first(i, run), b.first(i, run))
+            runs.append((run, divisibility, math.gcd(a.constancy[i], b.constancy[i])))
         contiguities, divisibilities, constancies = zip(*runs, strict=True)
         return Axis(contiguities, divisibilities, constancies)
 

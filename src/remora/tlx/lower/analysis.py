@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from xdsl.dialects.builtin import TensorType
-from xdsl.ir import Attribute, Block, BlockArgument, Operation, SSAValue
+from xdsl.ir import Attribute, BlockArgument, Operation, SSAValue
 
 from remora.dsl.lowering import CustomOp, Lowering, analysis, carried_to
 from remora.errors import AccumulatorInFlight, ConflictingLayouts
@@ -28,6 +28,7 @@ from remora.tlx.lower.layouts import (
     with_encoding,
 )
 from remora.tlx.lower.layouts import element_type as mlir_element
+from remora.tlx.lower.lifetimes import Buffer, Lifetimes
 
 _CONTROL_FLOW = ("scf.for", "scf.while", "scf.condition", "scf.yield", "cf.br", "cf.cond_br")
 
@@ -64,7 +65,8 @@ class TlxAnalysis:
                 self._spread(op)
         self._mark_in_flight()
         self._stop_pipelining()
-        self._undrained = list(self._find_undrained()) if lowering.target.backend == "cuda" else []
+        if lowering.target.backend == "cuda":
+            self._extend_lives()
 
     @property
     def has_products(self) -> bool:
@@ -257,11 +259,7 @@ class TlxAnalysis:
             self._in_flight.add(new)
 
     def finish(self) -> None:
-        """Convert layouts where products meet the rest of the program; drain copies."""
-        from remora.tlx.lower.cuda import wait_for_copies
-
-        for op in self._undrained:
-            wait_for_copies(Builder.after(op), 0, self.lowering)
+        """Convert layouts where products meet the rest of the program."""
         for value, before in self._before.items():
             self._convert_sources(value)
             self._convert_uses(value, before)
@@ -297,43 +295,22 @@ class TlxAnalysis:
         """Conversions that ``finish`` has made."""
         return self.__dict__.setdefault("_conversions", set())
 
-    # --- copies in flight ---------------------------------------------------------------
+    # --- lives of buffers ---------------------------------------------------------------
 
-    def _find_undrained(self) -> Iterator[Operation]:
-        """Operations after which a buffer is dead while copies into it may be in flight.
+    def _extend_lives(self) -> None:
+        from remora.tlx.lower.cuda import wait_for_all_copies
 
-        Its memory is used again there, for a conversion of the result perhaps,
-        and a late copy would write into that; kernels that prefetch past the
-        end of their loop do this. Yields the last operation, in the block of
-        the allocation, that uses the buffer.
-        """
-        found: dict[Operation, None] = {}
-        for allocation, uses in self._uses.items():
-            block = allocation.op.parent
-            assert block is not None
-            places = {op: i for i, op in enumerate(block.ops)}
-            copies = [u.op for u, index in uses if u.name == "tlx.async_load" and index == 1]
-            if not copies:
-                continue
-            last = max((_within(u.op, block) for u, _ in uses), key=places.__getitem__)
-            last_copy = max(places[_within(op, block)] for op in copies)
-            waits = [
-                places[op.op]
-                for op in self.lowering.ops
-                if op.name == "tlx.async_load_wait_group"
-                and op.attributes["pendings"] == 0
-                and op.op.parent is block
-            ]
-            if not any(place > last_copy for place in waits):
-                found[last] = None
-        # One wait after the last of several in one block does for all of them.
-        by_block: dict[Block, Operation] = {}
-        for op in found:
-            assert op.parent is not None
-            before = by_block.get(op.parent)
-            if before is None or before.is_before_in_block(op):
-                by_block[op.parent] = op
-        yield from by_block.values()
+        Lifetimes(
+            self.lowering.ops, lambda builder: wait_for_all_copies(builder, self.has_products)
+        ).extend(
+            Buffer(
+                allocation,
+                [use for use, _ in uses],
+                [use for use, _ in uses if use.name == "tlx.async_load"],
+                [use for use, _ in uses if use.name == "tlx.async_dot"],
+            )
+            for allocation, uses in self._uses.items()
+        )
 
     # --- loops --------------------------------------------------------------------------
 
@@ -348,15 +325,6 @@ class TlxAnalysis:
                 if op_name(parent) == "scf.for" and "tt.num_stages" not in parent.attributes:
                     parent.attributes["tt.num_stages"] = i32(0)
                 parent = parent.parent_op()
-
-
-def _within(op: Operation, block: Block) -> Operation:
-    """The operation of ``block`` that is ``op`` or holds it."""
-    while op.parent is not block:
-        parent = op.parent_op()
-        assert parent is not None
-        op = parent
-    return op
 
 
 def _joined_into(value: SSAValue) -> Iterator[tuple[Operation, int]]:

@@ -9,12 +9,12 @@ from xdsl.ir import Operation, SSAValue
 
 from remora.dsl.lowering import CustomOp, Lowering
 from remora.errors import PluginError, WrongType
-from remora.ir.alignment import copy_bytes
+from remora.ir.alignment import copy_bytes, element_bytes
 from remora.ir.build import Builder, attribute, boolean, i32, inherent, op_name
 from remora.tlx.copies import async_load, async_load_commit_group, async_load_wait_group
 from remora.tlx.dots import async_dot, async_dot_wait
 from remora.tlx.lower.analysis import loaded_by
-from remora.tlx.lower.layouts import dot_operand, with_encoding
+from remora.tlx.lower.layouts import dot_operand, run_of, with_encoding
 from remora.tlx.lower.shared import erase_load, load_now, masked_load, segments, token
 
 _TOKEN = attribute("!ttg.async.token")
@@ -44,7 +44,8 @@ def lower_async_load(op: CustomOp, builder: Builder, lowering: Lowering) -> SSAV
     load = carrying_load(op)
     pointer, mask, other = masked_load(load)
     contiguous = lowering.analysis.layout_of(op.operands[1]).order[0]
-    size = copy_bytes(lowering.analysis.alignment, pointer, mask, contiguous)
+    known = copy_bytes(lowering.analysis.alignment, pointer, mask, contiguous)
+    size = min(known, run_of(pointer.type, contiguous) * element_bytes(pointer.type))
     if size < _LEAST_BYTES or not _is_zero(other):
         load_now(op, load, builder)
     else:
@@ -93,26 +94,35 @@ def lower_wait(op: CustomOp, builder: Builder, lowering: Lowering) -> SSAValue:
     Not ``ttg.async_wait``: stock software pipelining recounts every one of a
     module, to 0 where it has no tokens, and merges them.
     """
-    wait_for_copies(builder, op.attributes["pendings"], lowering)
+    instruction = f"cp.async.wait_group {op.attributes['pendings']};"
+    _wait(builder, instruction, fence=lowering.analysis.has_products)
     return token(builder)
 
 
-def wait_for_copies(builder: Builder, pendings: int, lowering: Lowering) -> None:
-    """Wait for all but ``pendings`` groups of copies, and let all threads see them.
+def wait_for_all_copies(builder: Builder, fence: bool) -> None:
+    """Wait for every copy, also those whose group was not closed.
 
-    Each thread makes its own copies visible to the matrix unit before the
-    barrier (PTX ISA, memory consistency model, proxies).
+    fence: as of ``_wait``.
+    """
+    _wait(builder, "cp.async.wait_all;", fence=fence)
+
+
+def _wait(builder: Builder, instruction: str, *, fence: bool) -> None:
+    """Wait for copies, and let all threads see them.
+
+    fence: let the matrix unit see them too. Each thread makes its own copies
+        visible before the barrier (PTX ISA, memory consistency model, proxies).
     """
     builder.op(
         "tt.elementwise_inline_asm", [], [attribute("i32")],
         {
-            "asm_string": StringAttr(f"cp.async.wait_group {pendings};\n\tmov.u32 $0, 0;"),
+            "asm_string": StringAttr(f"{instruction}\n\tmov.u32 $0, 0;"),
             "constraints": StringAttr("=r"),
             "packed_element": i32(1),
             "pure": boolean(False),
         },
     )  # fmt: skip
-    if lowering.analysis.has_products:
+    if fence:
         builder.op("ttng.fence_async_shared", [], [], {"bCluster": boolean(False)})
     builder.op("ttg.barrier", [], [], {"addrSpace": i32(1)})
 

@@ -140,6 +140,13 @@ def order_of(kind: Attribute) -> tuple[int, ...] | None:
     return tuple(int(n) for n in found.group(1).split(",")) if found else None
 
 
+def run_of(kind: Attribute, dim: int) -> int:
+    """Elements that follow each other along a dimension in one thread; 1 where it is unknown."""
+    encoding = str(kind.encoding) if isinstance(kind, TensorType) else ""
+    found = re.search(r"^#ttg\.blocked<\{sizePerThread = " + _LIST, encoding)
+    return int(found.group(1).split(",")[dim]) if found else 1
+
+
 def mfma_vector(target: Target, bits: int) -> int:
     """Elements of K that a lane of a matrix instruction reads at once (kWidth)."""
     if bits >= 32:

@@ -1,0 +1,52 @@
+"""Compiles a kernel for a target from the types of its arguments, as a launch would."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import triton
+from compiling import TARGETS
+from triton.compiler import ASTSource
+
+_DIVISIBLE_BY_16 = [["tt.divisibility", 16]]
+
+
+def build(kernel: Any, target: str, *, options: dict[str, Any] | None = None, **given: Any) -> Any:
+    """The ``CompiledKernel``.
+
+    given: each parameter of the kernel: a type as Triton writes it (``"*fp16"``,
+        ``"i32"``), or the value of a constant. Pointers are aligned to 16 bytes;
+        ``"i32:16"`` is an integer that 16 divides, ``"*fp16:1"`` is a pointer of
+        which nothing is known.
+    """
+    signature, constants, attributes = {}, {}, {}
+    for index, (name, parameter) in enumerate(kernel.signature.parameters.items()):
+        value = given.pop(name, parameter.default)
+        if not isinstance(value, str):
+            signature[name], constants[name] = "constexpr", value
+            continue
+        kind, _, divisor = value.partition(":")
+        signature[name] = kind
+        if (divisor or ("16" if kind.startswith("*") else "1")) == "16":
+            attributes[(index,)] = _DIVISIBLE_BY_16
+    assert not given, f"{kernel} has no parameters {list(given)}"
+    source = ASTSource(kernel, signature, constants, attributes)
+    return triton.compile(source, target=TARGETS[target], options=options)
+
+
+def instructions(assembly: str, pattern: str) -> list[str]:
+    """What ``pattern`` matches in assembly, in order, white space evened out."""
+    return [" ".join(found.split()) for found in re.findall(pattern, assembly)]
+
+
+def waits(compiled: Any) -> list[int]:
+    """The counts of the waits for copies in PTX, in order."""
+    return [int(n) for n in re.findall(r"cp\.async\.wait_group (\d+)", compiled.asm["ptx"])]
+
+
+def line_of(kernel: Any, text: str) -> str:
+    """``file:line`` of the first line of a kernel's source that holds ``text``."""
+    first = kernel.starting_line_number
+    offset = next(i for i, line in enumerate(kernel.raw_src) if text in line)
+    return f"{kernel.fn.__code__.co_filename}:{first + offset}"
