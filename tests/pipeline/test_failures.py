@@ -55,7 +55,7 @@ def test_in_the_middle_of_a_compilation(broken, kind, words, fresh_cache):
     folder = Path(error.reproducer)
     info = json.loads((folder / "info.json").read_text())
     assert info["command"] in error.hint
-    assert info["place"] == "after ttir/cse"
+    assert info["place"] == "after ttir/cse (pipeline broken)"
     assert parse((folder / "before.mlir").read_text()).has_function("axpy")
     # The process lives, and nothing of the broken pass is left.
     assert "cubin" in compile_kernel("cuda:90").asm

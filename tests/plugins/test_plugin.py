@@ -111,3 +111,38 @@ def test_what_is_no_plugin(arguments, words):
         remora.Plugin(**({"name": "mine"} | arguments))
     assert words in caught.value.what
     assert caught.value.hint
+
+
+def test_its_dialects_are_there_for_passes(always_compile):
+    from xdsl.dialects.test import Test
+
+    from remora import ir
+
+    seen = []
+
+    class Looks(remora.ModulePass):
+        name = "looks"
+
+        def apply(self, ctx, op):
+            seen.append("test" in {d.name for d in ctx.loaded_dialects})
+
+    ir.forget()
+    pipeline = remora.Pipeline("looks").insert(Looks(), at="ttir/end")
+    plugin = remora.Plugin("mine", dialects=[Test], pipelines=[pipeline])
+    with remora.use(pipeline):
+        compile_kernel("cuda:90")
+    plugin.activate()
+    try:
+        compile_kernel("cuda:90")
+    finally:
+        plugin.deactivate()
+    assert seen == [False, True]
+
+
+def test_a_dialect_that_is_none(always_compile, monkeypatch):
+    from remora.pipeline import dialects
+
+    monkeypatch.setattr(dialects, "_wanted", ["nowhere.at_all:Mine"])
+    pipeline = remora.Pipeline("look").insert(Look("plugin"), at="ttir/end")
+    with remora.use(pipeline), pytest.raises(PluginError, match="nowhere"):
+        compile_kernel("cuda:90")

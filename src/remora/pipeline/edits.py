@@ -80,12 +80,14 @@ class Insert:
     stage: ``ttir``, ``ttgir`` or ``llir`` (its MLIR part).
     side: before or after ``anchor``, or at the start or the end of the stage.
     anchor: the name of a stock pass within the stage, as ``Pipeline.insert`` takes it.
+    pipeline: the name of the pipeline that it was made for.
     """
 
     python_pass: PassRef | ModulePass
     stage: str
     side: Side
     anchor: str = ""
+    pipeline: str = ""
 
     @property
     def place(self) -> str:
@@ -220,11 +222,10 @@ class Pipeline:
                 where=f"pipeline {self.name!r}",
                 hint="derive from remora.ModulePass and pass an instance",
             )
-        edit = (
-            Insert(python_pass, stage, "start" if anchor == "start" else "end")
-            if side == "at"
-            else Insert(python_pass, stage, "before" if side == "before" else "after", anchor)
-        )
+        where: Side = "before" if side == "before" else "after"
+        if side == "at":
+            where, anchor = ("start" if anchor == "start" else "end"), ""
+        edit = Insert(python_pass, stage, where, anchor, self.name)
         return replace(self, edits=(*self.edits, edit), _key=[])
 
     def check(self, stage: str, function: str, *, trigger: str = "") -> Pipeline:

@@ -23,6 +23,7 @@ from remora.errors import (
     PipelineError,
 )
 from remora.host import features, generic_text, has_use_order, parse_text, shuffle_uses
+from remora.pipeline.dialects import load_wanted
 from remora.pipeline.edits import Check, Edit, Insert, describe, load_pass, trigger_of
 from remora.pipeline.stage import Box, PassList, Session, StockPass, anchors, instrument, record
 
@@ -56,7 +57,9 @@ def run_pass(module_pass: ModulePass, module: Any, *, place: str) -> Any:
         f"kernel {', '.join(names) or '?'}"
     )
     try:
-        context, xdsl_module = ir.context(), ir.read(text)
+        context = ir.context()
+        load_wanted(context)
+        xdsl_module = ir.read(text)
         uses = _use_order(xdsl_module, module)
         try:
             returned = module_pass.apply(context, xdsl_module)
@@ -218,7 +221,8 @@ class Runner(Session):
     def _python(self, box: Box) -> None:
         for insert in self.due.pop(self.done, []):
             module_pass = load_pass(insert.python_pass)
-            box.module = run_pass(module_pass, box.module, place=insert.place)
+            place = f"{insert.place} (pipeline {insert.pipeline})"
+            box.module = run_pass(module_pass, box.module, place=place)
 
 
 def edited_stage(

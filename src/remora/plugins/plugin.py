@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from remora.errors import PluginError
 from remora.pipeline import PassRef, Pipeline, active
+from remora.pipeline.dialects import want
 
 if TYPE_CHECKING:
     from xdsl.passes import ModulePass
@@ -88,6 +89,8 @@ class Plugin:
                     + (f" (version {other.version})" if other.version else ""),
                     hint="deactivate() it first, or rename one of the two",
                 )
+            for dialect in self.dialects:
+                want(dialect)
             added: list[Pipeline] = []
             try:
                 for pipeline in self.pipelines:
