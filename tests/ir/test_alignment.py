@@ -362,27 +362,50 @@ def test_a_copy_moves_what_is_aligned_contiguous_and_under_one_mask(program: Pro
                 assert (runs == runs[:, :1]).all(), text
 
 
+def in_a_loop(before: str, kind: str, first: str, second: str, body: str, yielded: str) -> str:
+    """A loop over two variables, ``%a`` and ``%b``; ``%p`` and ``%n`` are divisible by 16."""
+    return f"""\"builtin.module"() ({{
+"tt.func"() <{{arg_attrs = [{{tt.divisibility = 16 : i32}}, {{tt.divisibility = 16 : i32}}],
+  function_type = (!tt.ptr<f16>, i32) -> (), sym_name = "f", sym_visibility = "public"}}> ({{
+^bb0(%p: !tt.ptr<f16>, %n: i32):
+{before}
+%one = "arith.constant"() <{{value = 1 : i32}}> : () -> i32
+%last:2 = "scf.for"(%one, %n, %one, {first}, {second}) ({{
+^bb0(%i: i32, %a: {kind}, %b: {kind}):
+{body}
+"scf.yield"({yielded}) : ({kind}, {kind}) -> ()
+}}) : (i32, i32, i32, {kind}, {kind}) -> ({kind}, {kind})
+"tt.return"() : () -> ()
+}}) : () -> ()
+}}) : () -> ()
+"""
+
+
+RANGE = '"tt.make_range"() <{start = 0 : i32, end = 64 : i32}> : () -> tensor<64xi32>'
+
+
 def test_a_loop_keeps_the_alignment_of_its_addresses() -> None:
     """The addresses of a pipelined product: as aligned in the loop as before it."""
-    text = """"builtin.module"() ({
-"tt.func"() <{arg_attrs = [{tt.divisibility = 16 : i32}, {tt.divisibility = 16 : i32}],
-  function_type = (!tt.ptr<f16>, i32) -> (), sym_name = "f", sym_visibility = "public"}> ({
-^bb0(%p: !tt.ptr<f16>, %stride: i32):
-%range = "tt.make_range"() <{start = 0 : i32, end = 64 : i32}> : () -> tensor<64xi32>
-%base = "tt.splat"(%p) : (!tt.ptr<f16>) -> tensor<64x!tt.ptr<f16>>
-%at = "tt.addptr"(%base, %range) : (tensor<64x!tt.ptr<f16>>, tensor<64xi32>) -> tensor<64x!tt.ptr<f16>>
-%step = "tt.splat"(%stride) : (i32) -> tensor<64xi32>
-%zero = "arith.constant"() <{value = 0 : i32}> : () -> i32
-%one = "arith.constant"() <{value = 1 : i32}> : () -> i32
-%last = "scf.for"(%zero, %stride, %one, %at) ({
-^bb0(%i: i32, %now: tensor<64x!tt.ptr<f16>>):
-%next = "tt.addptr"(%now, %step) : (tensor<64x!tt.ptr<f16>>, tensor<64xi32>) -> tensor<64x!tt.ptr<f16>>
-"scf.yield"(%next) : (tensor<64x!tt.ptr<f16>>) -> ()
-}) : (i32, i32, i32, tensor<64x!tt.ptr<f16>>) -> tensor<64x!tt.ptr<f16>>
-"tt.return"() : () -> ()
-}) : () -> ()
-}) : () -> ()
-"""
-    now = values_of(ir.read(text))["%now"]
+    kind = "tensor<64x!tt.ptr<f16>>"
+    add = f'"tt.addptr"(%base, %range) : ({kind}, tensor<64xi32>) -> {kind}'
+    text = in_a_loop(
+        f'%range = {RANGE}\n%base = "tt.splat"(%p) : (!tt.ptr<f16>) -> {kind}\n'
+        f'%at = {add}\n%step = "tt.splat"(%n) : (i32) -> tensor<64xi32>',
+        kind, "%at", "%at",
+        f'%next = "tt.addptr"(%a, %step) : ({kind}, tensor<64xi32>) -> {kind}',
+        "%next, %b",
+    )  # fmt: skip
+    now = values_of(ir.read(text))["%a"]
     assert Alignment().of(now) == Axis((64,), (16,), (1,))
     assert copy_bytes(Alignment(), now, None, 0) == 16
+
+
+def test_a_variable_that_takes_another_s_place_has_what_both_have() -> None:
+    kind = "tensor<64xi32>"
+    text = in_a_loop(
+        f'%range = {RANGE}\n%same = "tt.splat"(%n) : (i32) -> {kind}',
+        kind, "%same", "%range", "", "%b, %b",
+    )  # fmt: skip
+    values = values_of(ir.read(text))
+    assert Alignment().of(values["%same"]) == Axis((1,), (16,), (64,))
+    assert Alignment().of(values["%a"]) == Axis((1,), (1,), (1,))
