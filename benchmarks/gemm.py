@@ -84,7 +84,8 @@ def cublas(a, b):
 
     if a.dtype == torch.float8_e4m3fn:
         one = torch.ones((), device=a.device)
-        return torch._scaled_mm(a, b, one, one, out_dtype=torch.float16)
+        # Sums in the matrix unit's own precision, as the kernels have them.
+        return torch._scaled_mm(a, b, one, one, out_dtype=torch.float16, use_fast_accum=True)
     return torch.matmul(a, b)
 
 

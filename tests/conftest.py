@@ -68,13 +68,22 @@ def always_compile() -> Iterator[None]:
 
 @pytest.fixture
 def no_hook() -> Iterator[None]:
-    """No stage hook before the test; it fails if it leaves one behind."""
+    """No stage hook before the test; it fails if it leaves one behind.
+
+    TLX, which other tests of the process import, is out of force meanwhile.
+    """
     from triton import knobs
 
+    from remora.tlx_plugin import plugin
+
+    tlx_was_active = plugin.is_active
+    plugin.deactivate()
     assert knobs.runtime.add_stages_inspection_hook is None
     yield
     left, knobs.runtime.add_stages_inspection_hook = (
         knobs.runtime.add_stages_inspection_hook,
         None,
     )
+    if tlx_was_active:
+        plugin.activate()
     assert left is None
