@@ -1,9 +1,10 @@
 """How an operation of our own travels through stock Triton until it is lowered.
 
 As a call of a private function without a body, whose symbol says all about it:
-``remora:NAME@MODULE:N:ATTRIBUTES:TYPES``. MODULE declares the operation, N is
-the number of its results, ATTRIBUTES is a Python literal, and TYPES only keeps
-symbols of different signatures apart.
+``remora:NAME@MODULE:RESULTS:ATTRIBUTES:TYPES``. MODULE declares the operation,
+RESULTS has a letter for each result (``h`` for a handle, ``v`` for another
+value), ATTRIBUTES is a Python literal, and TYPES only keeps symbols of
+different signatures apart.
 
 Where the conversion from TTIR to TTGIR does not give such a function's tensors
 their layouts (Triton 3.7), an operation over tensors travels as a ``tt.print``
@@ -16,41 +17,69 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
+from remora.errors import PluginError
 from remora.host import features
 
 PREFIX = "remora:"
 
 
+@dataclass(frozen=True)
+class Symbol:
+    """What a symbol says of an operation.
+
+    declared_in: the module that declares it.
+    results: a letter for each result: ``h`` for a handle, ``v`` for another value.
+    """
+
+    name: str
+    declared_in: str
+    results: str
+    attributes: dict[str, Any]
+
+
 def encode(
-    name: str,
-    module: str,
-    attributes: dict[str, Any],
-    operand_types: Sequence[str] = (),
-    result_types: Sequence[str] = (),
+    symbol: Symbol, operand_types: Sequence[str] = (), result_types: Sequence[str] = ()
 ) -> str:
-    """The symbol of an operation that ``module`` declares."""
+    """The text of a symbol.
+
+    Raises:
+        PluginError: an attribute is not a constant that can be written down.
+    """
+    literal = ascii(dict(sorted(symbol.attributes.items())))
+    try:
+        _evaluate(literal)
+    except (ValueError, SyntaxError) as error:
+        raise PluginError(
+            f"the attributes of {symbol.name} cannot be written down: {literal}",
+            hint="give numbers, strings, None, and tuples, lists and dicts of them",
+        ) from error
     types = f"{','.join(operand_types)}->{','.join(result_types)}"
-    literal = repr(dict(sorted(attributes.items())))
-    return f"{PREFIX}{name}@{module}:{len(result_types)}:{literal}:{types}"
+    return f"{PREFIX}{symbol.name}@{symbol.declared_in}:{symbol.results}:{literal}:{types}"
 
 
-def decode(symbol: str) -> tuple[str, str, int, dict[str, Any]]:
-    """Name, module, number of results and attributes from a symbol."""
-    _, qualified, results, rest = symbol.split(":", 3)
-    name, _, module = qualified.partition("@")
-    return name, module, int(results), ast.literal_eval(rest[: rest.rindex("}:") + 1])
+def decode(text: str) -> Symbol:
+    """What a symbol's text says."""
+    _, qualified, results, rest = text.split(":", 3)
+    name, _, declared_in = qualified.partition("@")
+    return Symbol(name, declared_in, results, _evaluate(rest[: rest.rindex("}:") + 1]))
+
+
+class _NonFinite(ast.NodeTransformer):
+    """``inf`` and ``nan``, which Python prints and does not read."""
+
+    def visit_Name(self, node: ast.Name) -> ast.expr:
+        return ast.Constant(float(node.id)) if node.id in ("inf", "nan") else node
+
+
+def _evaluate(literal: str) -> Any:
+    return ast.literal_eval(_NonFinite().visit(ast.parse(literal, mode="eval")))
 
 
 def emit(
-    name: str,
-    declared_in: str,
-    attributes: dict[str, Any],
-    operands: Sequence[Any],
-    result_types: Sequence[Any],
-    *,
-    generator: Any,
+    symbol: Symbol, operands: Sequence[Any], result_types: Sequence[Any], *, generator: Any
 ) -> list[Any]:
     """Emit an operation at the builder's insertion point.
 
@@ -64,16 +93,14 @@ def emit(
     """
     builder, module = generator.builder, generator.module
     operand_types = [v.get_type() for v in operands]
-    symbol = encode(
-        name, declared_in, attributes, [*map(str, operand_types)], [*map(str, result_types)]
-    )
+    text = encode(symbol, [*map(str, operand_types)], [*map(str, result_types)])
     tensors = any(str(t).startswith("tensor<") for t in (*operand_types, *result_types))
     if tensors and not features().calls_carry_tensors:
-        return _emit_without_call(symbol, operands, result_types, builder)
-    if module.has_function(symbol):
-        function = module.get_function(symbol)
+        return _emit_without_call(text, operands, result_types, builder)
+    if module.has_function(text):
+        function = module.get_function(text)
     else:
-        function = _declare(symbol, operand_types, result_types, generator)
+        function = _declare(text, operand_types, result_types, generator)
     call = builder.call(function, list(operands))
     return [call.get_result(i) for i in range(call.get_num_results())]
 

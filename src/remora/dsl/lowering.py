@@ -7,14 +7,20 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from xdsl.context import Context
-from xdsl.dialects.builtin import ModuleOp, StringAttr, SymbolRefAttr
+from xdsl.dialects.builtin import ModuleOp, StringAttr, SymbolRefAttr, TensorType
 from xdsl.ir import Attribute, Block, BlockArgument, Operation, Region, SSAValue
 from xdsl.passes import ModulePass
 from xdsl.rewriter import InsertPoint
 
 from remora.dsl import carrier
 from remora.dsl.op import Target, find_op
-from remora.errors import LoopTypeChanged, NotConstant, PluginError, UnsupportedByTarget, WrongType
+from remora.errors import (
+    LoopTypeChanged,
+    PluginError,
+    RemoraError,
+    UnsupportedByTarget,
+    WrongType,
+)
 from remora.ir.build import Builder, erase, inherent, op_name, set_type
 from remora.ir.locations import source_line
 
@@ -26,15 +32,29 @@ class CustomOp:
     parts: the operations that carry it, the one with its operands first.
     """
 
-    name: str
-    declared_in: str
-    attributes: dict[str, Any]
+    symbol: carrier.Symbol
     parts: list[Operation]
     results: list[SSAValue] = field(init=False)
 
     def __post_init__(self) -> None:
         carriers = self.parts if len(self.parts) == 1 else self.parts[1:]
         self.results = [r for part in carriers for r in part.results]
+
+    @property
+    def name(self) -> str:
+        """The operation's name."""
+        return self.symbol.name
+
+    @property
+    def attributes(self) -> dict[str, Any]:
+        """The constants that the operation was made with."""
+        return self.symbol.attributes
+
+    @property
+    def handles(self) -> list[SSAValue]:
+        """Those of the results that are handles."""
+        kinds = zip(self.results, self.symbol.results, strict=True)
+        return [result for result, kind in kinds if kind == "h"]
 
     @property
     def operands(self) -> list[SSAValue]:
@@ -59,12 +79,6 @@ class CustomOp:
 
     def replace(self, values: Sequence[SSAValue]) -> None:
         """Put values in the place of the results and take the operation out."""
-        if len(values) != len(self.results):
-            raise PluginError(
-                f"the lowering of {self.name} returned {len(values)} values for "
-                f"{len(self.results)} results",
-                where=self.where,
-            )
         for old, new in zip(self.results, values, strict=True):
             old.replace_all_uses_with(new)
         for part in reversed(self.parts):
@@ -103,11 +117,11 @@ def decode(module: ModuleOp) -> list[CustomOp]:
             if left > 1:
                 awaited.append((symbol, left - 1, owner))
             continue
-        name, declared_in, results, attributes = carrier.decode(symbol)
-        custom = CustomOp(name, declared_in, attributes, [op])
+        custom = CustomOp(carrier.decode(symbol), [op])
         found.append(custom)
+        results = custom.symbol.results
         if op_name(op) == "tt.print" and results:
-            awaited.append((symbol, results, custom))
+            awaited.append((symbol, len(results), custom))
     return found
 
 
@@ -157,6 +171,8 @@ class Lowering:
 
     def run(self) -> None:
         """Lower every operation; remove the functions that stood for them."""
+        for custom in self.ops:
+            check_handles(custom)
         chosen = {name: self._choose(name) for name in {op.name for op in self.ops}}
         plugins = dict.fromkeys(op.name.partition(".")[0] for op in self.ops)
         made = {p: _analyses[p](self) for p in plugins if p in _analyses}
@@ -174,12 +190,13 @@ class Lowering:
         """The lowering of an operation for this target."""
         first = next(op for op in self.ops if op.name == name)
         where = first.where
-        declared = find_op(name, first.declared_in)
+        declared_in = first.symbol.declared_in
+        declared = find_op(name, declared_in)
         if declared is None:
             raise PluginError(
                 f"the operation {name} is not declared in this process",
                 where=where,
-                hint=f"import {first.declared_in}, which declares it",
+                hint=f"import {declared_in}, which declares it",
             )
         function = declared.lowering_for(self.target)
         if function is None:
@@ -191,15 +208,38 @@ class Lowering:
         return function
 
     def _lower(self, custom: CustomOp, function: Callable[..., Any]) -> None:
-        returned = function(custom, Builder.before(custom.op), self)
-        values = [] if returned is None else returned
-        values = [values] if isinstance(values, SSAValue) else list(values)
-        for old, new in zip(custom.results, values, strict=False):
+        values = self._lowered(custom, function)
+        for old, new in zip(custom.results, values, strict=True):
             if old.type != new.type:
                 retype(old, new.type)
             if self.analysis is not None:
                 self.analysis.replaced(old, new)
         custom.replace(values)
+
+    def _lowered(self, custom: CustomOp, function: Callable[..., Any]) -> Sequence[SSAValue]:
+        """What a lowering makes of an operation's results."""
+        try:
+            returned = function(custom, Builder.before(custom.op), self)
+        except RemoraError:
+            raise
+        except Exception as error:
+            raise PluginError(
+                f"the lowering of {custom.name} for {self.target} raised "
+                f"{type(error).__name__}: {error}",
+                where=custom.where,
+            ) from error
+        values = [] if returned is None else returned
+        values = [values] if isinstance(values, SSAValue) else values
+        listed = isinstance(values, (list, tuple)) and all(isinstance(v, SSAValue) for v in values)
+        if not listed or len(values) != len(custom.results):
+            what = f"{len(values)} values" if listed else repr(returned)
+            raise PluginError(
+                f"the lowering of {custom.name} for {self.target} returned {what} for "
+                f"{len(custom.results)} results",
+                where=custom.where,
+                hint="return an SSAValue for each result, as builder.value gives them",
+            )
+        return values
 
 
 _analyses: dict[str, type[Analysis]] = {}
@@ -218,7 +258,8 @@ def analysis(plugin: str) -> Any:
 def carried_to(value: SSAValue) -> Iterable[SSAValue]:
     """The values that a value becomes by control flow alone, one step on.
 
-    Follows loops, branches and selects; a call of another function ends it.
+    Follows loops, branches and selects between two values as wholes; a call of
+    another function ends it.
     """
     for use in list(value.uses):
         op, index = use.operation, use.index
@@ -235,10 +276,27 @@ def carried_to(value: SSAValue) -> Iterable[SSAValue]:
             yield parent.results[index - 1]
         elif name == "scf.yield":
             yield from _yielded(op, index)
-        elif name == "arith.select" and index >= 1:
+        elif selects_whole(op) and index >= 1:
             yield op.results[0]
         elif name in ("cf.br", "cf.cond_br"):
             yield from _branched(op, index)
+
+
+def branches_to(argument: BlockArgument) -> Iterable[tuple[Operation, int]]:
+    """The branches that give a block's argument, with the operand's index."""
+    region = argument.block.parent
+    assert region is not None
+    for block in region.blocks:
+        last = block.last_op
+        for index in range(len(last.operands) if last is not None and last.successors else 0):
+            assert last is not None
+            if argument in _branched(last, index):
+                yield last, index
+
+
+def selects_whole(op: Operation) -> bool:
+    """Whether an operation is an ``arith.select`` between two values, not element by element."""
+    return op_name(op) == "arith.select" and not isinstance(op.operands[0].type, TensorType)
 
 
 def _yielded(op: Operation, index: int) -> Iterable[SSAValue]:
@@ -286,15 +344,34 @@ def retype(value: SSAValue, new_type: Attribute) -> None:
         retyped[current] = None
         set_type(current, new_type)
         for use in list(current.uses):
-            if op_name(use.operation) == "arith.select" and use.index >= 1:
+            if selects_whole(use.operation) and use.index >= 1:
                 _select_to_if(use.operation)
-            elif op_name(use.operation) == "tt.call" and not _symbol(use.operation):
+        work.extend(carried_to(current))
+
+
+def check_handles(custom: CustomOp) -> None:
+    """Check that no handle enters or leaves a function: what is not inlined takes numbers only.
+
+    Raises:
+        WrongType: one does, at the line of the call or the return.
+    """
+    seen: dict[SSAValue, None] = {}
+    work = list(custom.handles)
+    while work:
+        value = work.pop()
+        if value in seen:
+            continue
+        seen[value] = None
+        work.extend(carried_to(value))
+        for use in value.uses:
+            name = op_name(use.operation)
+            if name == "tt.return" or (name == "tt.call" and not _symbol(use.operation)):
+                what = "returned by" if name == "tt.return" else "passed to"
                 raise WrongType(
-                    "a handle cannot be passed to a function marked noinline",
+                    f"what {custom.name} gave cannot be {what} a function marked noinline",
                     where=source_line(use.operation.location),
                     hint="remove noinline=True from the function",
                 )
-        work.extend(carried_to(current))
 
 
 def check_joins(lowering_module: ModuleOp) -> None:
@@ -317,16 +394,28 @@ def check_joins(lowering_module: ModuleOp) -> None:
             _check_types(op.operands, expected, parent)
         elif name == "scf.for":
             _check_types(op.operands[3:], op.regions[0].blocks[0].args[1:], op)
+        elif name == "scf.while":
+            _check_types(op.operands, op.regions[0].blocks[0].args, op)
+        elif name == "cf.br":
+            _check_types(op.operands, op.successors[0].args, op)
 
 
 def _check_types(given: Sequence[SSAValue], expected: Sequence[SSAValue], op: Operation) -> None:
     for new, old in zip(given, expected, strict=True):
         if new.type != old.type:
             raise LoopTypeChanged(
-                f"a variable is {old.type} before a loop or branch, and {new.type} after it",
-                where=f"{source_line(op.location)}; given at {origin(new)}",
-                hint="use buffers of one shape and dtype for the variable",
+                f"a loop or a branch gives one variable two types: {_short(old.type)} and "
+                f"{_short(new.type)}",
+                where=f"{source_line(op.location)}; the latter is from {origin(new)}",
+                hint="use one type, for buffers one shape and dtype, or another variable",
             )
+
+
+def _short(kind: Attribute) -> str:
+    """A type without its layout."""
+    text = str(kind)
+    head, comma, _ = text.partition(", #")
+    return head + ">" if comma else text
 
 
 def origin(value: SSAValue) -> str:
@@ -348,15 +437,6 @@ def _select_to_if(op: Operation) -> None:
     branch = Builder.before(op).op("scf.if", [condition], [op.results[0].type], None, regions)
     op.results[0].replace_all_uses_with(branch.results[0])
     erase(op)
-
-
-def constant_of(value: SSAValue, what: str, where: str) -> int:
-    """The number behind a value that has to be an ``arith.constant``."""
-    owner = value.owner
-    if isinstance(owner, Operation) and op_name(owner) == "arith.constant":
-        attribute: Any = inherent(owner, "value")
-        return int(attribute.value.data)
-    raise NotConstant(f"{what} is not a constant", where=where)
 
 
 @dataclass(frozen=True)

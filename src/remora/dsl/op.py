@@ -121,7 +121,11 @@ class Call:
         kinds = kind if isinstance(kind, tuple) else (kind,)
         if (isinstance(value, bool) and bool not in kinds) or not isinstance(value, kinds):
             wanted = " or ".join(k.__name__ for k in kinds)
-            self.fail(WrongType, f"{name} has to be {wanted}, it is {value!r}")
+            self.fail(
+                WrongType,
+                f"{name} has to be {wanted}, it is {describe(value)}",
+                hint=f"give a constant {wanted}",
+            )
         return value
 
     def shape(self, name: str, value: Any) -> tuple[int, ...]:
@@ -130,10 +134,18 @@ class Call:
         if isinstance(value, tl.tuple):
             value = value.values
         if not isinstance(value, (tuple, list)) or not value:
-            self.fail(WrongType, f"{name} has to be a tuple of integers, it is {value!r}")
+            self.fail(
+                WrongType,
+                f"{name} has to be a tuple of integers, it is {describe(value)}",
+                hint="for one dimension of N write (N,)",
+            )
         shape = tuple(self.constant(f"{name}[{i}]", v) for i, v in enumerate(value))
         if any(extent <= 0 for extent in shape):
-            self.fail(WrongShape, f"{name} has to be positive in every dimension, it is {shape}")
+            self.fail(
+                WrongShape,
+                f"{name} has to be positive in every dimension, it is {shape}",
+                hint="give extents of at least 1",
+            )
         return shape
 
     def tensor(
@@ -152,13 +164,25 @@ class Call:
         if isinstance(value, (bool, int, float)):
             value = self.semantic.to_tensor(value)
         if not isinstance(value, tl.tensor):
-            self.fail(WrongType, f"{name} has to be a tensor, it is {describe(value)}")
+            self.fail(
+                WrongType,
+                f"{name} has to be a tensor, it is {describe(value)}",
+                hint="tl.load and the operations on tensors give one",
+            )
         actual = tuple(tl._unwrap_if_constexpr(d) for d in value.shape)
         if shape is not None and actual != tuple(shape):
-            self.fail(WrongShape, f"{name} has to be of shape {tuple(shape)}, it is {actual}")
+            self.fail(
+                WrongShape,
+                f"{name} has to be of shape {tuple(shape)}, it is {actual}",
+                hint="tl.broadcast_to and tl.reshape change a tensor's shape",
+            )
         if dtypes and value.dtype not in dtypes:
             wanted = ", ".join(map(str, dtypes))
-            self.fail(WrongDtype, f"{name} has to be of {wanted}, it is of {value.dtype}")
+            self.fail(
+                WrongDtype,
+                f"{name} has to be of {wanted}, it is of {value.dtype}",
+                hint="x.to(dtype) converts a tensor",
+            )
         return value
 
     def integer(self, name: str, value: Any) -> Any:
@@ -170,15 +194,23 @@ class Call:
             if value.dtype != tl.int32:
                 value = self.semantic.cast(value, tl.int32)
             return value
-        self.fail(WrongType, f"{name} has to be an integer, it is {describe(value)}")
+        self.fail(
+            WrongType,
+            f"{name} has to be an integer, it is {describe(value)}",
+            hint="give a scalar integer, constant or not",
+        )
         return None
 
     def handle(self, name: str, value: Any, *kinds: type[HandleType]) -> Handle:
         """Check that an argument is a handle of one of ``kinds``."""
         value = tl._unwrap_if_constexpr(value)
         if not isinstance(value, Handle) or not isinstance(value.type, kinds):
-            wanted = " or ".join(getattr(k, "noun", k.__name__) for k in kinds)
-            self.fail(WrongType, f"{name} has to be {wanted}, it is {describe(value)}")
+            wanted = " or ".join(k.noun or k.__name__ for k in kinds)
+            self.fail(
+                WrongType,
+                f"{name} has to be {wanted}, it is {describe(value)}",
+                hint="; ".join(k.source for k in kinds if k.source),
+            )
         return value
 
     def emit(
@@ -205,11 +237,12 @@ class Call:
         for operand in operands:
             operand._flatten_ir(handles)
         types: list[Any] = []
+        kinds = ""
         for result in results:
             result._flatten_ir_types(self.semantic.builder, types)
-        values = carrier.emit(
-            self.op.name, self.op.__module__, attributes, handles, types, generator=self.generator
-        )
+            kinds = kinds.ljust(len(types), "h" if isinstance(result, HandleType) else "v")
+        symbol = carrier.Symbol(self.op.name, self.op.__module__, kinds, attributes)
+        values = carrier.emit(symbol, handles, types, generator=self.generator)
         cursor, unflattened = 0, []
         for result in results:
             value, cursor = result._unflatten_ir(values, cursor)
@@ -263,6 +296,13 @@ class Op:
 
     def __repr__(self) -> str:
         return f"<operation {self.name}>"
+
+    def is_declared_by(self, signature: Callable[..., Any]) -> bool:
+        """Whether a function is this operation's signature, or that of a module loaded again."""
+        return (self.__module__, self.__qualname__) == (
+            signature.__module__,
+            signature.__qualname__,
+        )
 
     def reference(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Attach the reference meaning: ``function(machine, *operands, **attributes)``.
@@ -337,7 +377,7 @@ def op(name: str, *, lowered_in: str = "") -> Callable[[Callable[..., Any]], Op]
     kernel passes. It checks them and returns ``call.emit(...)``.
 
     Raises:
-        PluginError: the name is not ``plugin.word``, or is taken by another file.
+        PluginError: the name is not ``plugin.word``, or is another operation's.
     """
 
     def declare(signature: Callable[..., Any]) -> Op:
@@ -347,11 +387,11 @@ def op(name: str, *, lowered_in: str = "") -> Callable[[Callable[..., Any]], Op]
                 f"{name!r} is not a name for an operation", hint='write "plugin.word"'
             )
         known = _registry.get(name)
-        if known is not None and known.__module__ != signature.__module__:
+        if known is not None and not known.is_declared_by(signature):
             raise PluginError(
                 f"the operation {name} exists already",
-                where=known.__module__,
-                hint="give it the name of your plugin",
+                where=f"{known.__module__}.{known.__qualname__}",
+                hint="give this one another name, with the name of your plugin before the dot",
             )
         _registry[name] = Op(name, signature, lowered_in)
         return _registry[name]

@@ -13,9 +13,15 @@ from triton.language import core as tl
 
 
 class HandleType(tl.base_type):
-    """The type of a handle. Derive a frozen dataclass from it and set ``value_class``."""
+    """The type of a handle. Derive a frozen dataclass from it and set ``value_class``.
+
+    noun: what a message calls such a value, "a buffer". source: where one comes
+    from, for the same messages.
+    """
 
     value_class: ClassVar[type[Handle]]
+    noun: ClassVar[str] = ""
+    source: ClassVar[str] = ""
 
     def __eq__(self, other: object) -> bool:
         raise NotImplementedError(f"{type(self).__name__} has to be a dataclass")
@@ -52,4 +58,4 @@ class Handle(tl.base_value):
         handles.append(self.handle)
 
     def __repr__(self) -> str:
-        return f"<{self.type!r}>"
+        return f"<{self.type}>"

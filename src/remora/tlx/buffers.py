@@ -75,14 +75,24 @@ def local_alloc(
         )
     count = call.constant("num", num)
     if count < 1:
-        call.fail(WrongShape, f"num has to be at least 1, it is {count}")
+        call.fail(WrongShape, f"num has to be at least 1, it is {count}", hint="num=1")
     if any(extent & (extent - 1) for extent in extents):
-        call.fail(WrongShape, f"the extents of a buffer have to be powers of two, not {extents}")
+        call.fail(
+            WrongShape,
+            f"the extents of a buffer have to be powers of two, not {extents}",
+            hint="round up, and mask what is too much",
+        )
     storage = tl._unwrap_if_constexpr(storage)
+    if not isinstance(storage, storage_kind):
+        call.fail(
+            WrongType,
+            f"storage has to be a tlx.storage_kind, it is {storage!r}",
+            hint="use tlx.storage_kind.smem",
+        )
     if storage is not storage_kind.smem:
         call.fail(
             UnsupportedByTarget,
-            f"buffers in {getattr(storage, 'name', storage)} are not to be had on {call.target}",
+            f"buffers in {storage.name} are not to be had on {call.target}",
             hint="use tlx.storage_kind.smem",
         )
     if tl._unwrap_if_constexpr(layout) is not None:
@@ -132,10 +142,18 @@ def local_view(call: Call, buffers: Any, i: Any) -> Any:
     allocation = call.handle("buffers", buffers, BufferType)
     kind = allocation.type
     if not kind.num:
-        call.fail(WrongType, f"buffers has to be an allocation, it is {kind}")
+        call.fail(
+            WrongType,
+            f"buffers has to be an allocation, it is {kind}",
+            hint="give what tlx.local_alloc returned",
+        )
     i = tl._unwrap_if_constexpr(i)
     if isinstance(i, int) and not 0 <= i < kind.num:
-        call.fail(BufferIndexError, f"there is no buffer {i} in {kind}")
+        call.fail(
+            BufferIndexError,
+            f"there is no buffer {i} in {kind}",
+            hint=f"the indices are 0 to {kind.num - 1}",
+        )
     index = call.integer("the buffer's index", i)
     return call.emit([allocation, index], [BufferType(kind.shape, kind.dtype, 0)])
 
@@ -144,7 +162,9 @@ def local_view(call: Call, buffers: Any, i: Any) -> Any:
 def _view(machine: Machine, buffers: Buffers, index: Any) -> np.ndarray[Any, Any]:
     if not 0 <= int(index) < len(buffers.data):
         machine.call.fail(
-            BufferIndexError, f"there is no buffer {int(index)} among {len(buffers.data)}"
+            BufferIndexError,
+            f"there is no buffer {int(index)} among {len(buffers.data)}",
+            hint=f"the indices are 0 to {len(buffers.data) - 1}; i % num stays among them",
         )
     return buffers[int(index)]
 
@@ -158,7 +178,7 @@ def local_store(call: Call, dst: Any, src: Any) -> Any:
         call.fail(
             WrongDtype,
             f"src is of {value.dtype}, the buffer of {buffer.dtype}",
-            hint=f"src.to(tl.{buffer.dtype.name})" if hasattr(tl, buffer.dtype.name) else "",
+            hint="src.to(tlx.dtype_of(dst)) converts it",
         )
     return call.emit([value, buffer])
 
@@ -209,6 +229,10 @@ def dtype_of(call: Call, value: Any) -> Any:
     if isinstance(value, Handle) and isinstance(value.type, BufferType):
         return value.type.dtype
     if not isinstance(value, tl.tensor):
-        call.fail(WrongType, f"{value!r} has no element type")
+        call.fail(
+            WrongType,
+            f"{value!r} has no element type",
+            hint="give a pointer, a tensor or a buffer",
+        )
     scalar = value.type.scalar
     return scalar.element_ty if scalar.is_ptr() else scalar

@@ -6,9 +6,9 @@ from typing import Any
 
 from triton.language import core as tl
 
-from remora.dsl import Call, op
+from remora.dsl import Call, describe, op
 from remora.dsl.reference import Machine
-from remora.errors import UnsupportedByTarget, WrongShape, WrongType
+from remora.errors import UnsupportedByTarget, WrongDtype, WrongShape, WrongType
 from remora.tlx.buffers import LOWERED_IN, view
 from remora.tlx.types import TokenType
 
@@ -51,14 +51,24 @@ def async_load(
     buffer = view(call, "result", result)
     src = tl._unwrap_if_constexpr(src)
     if not isinstance(src, tl.tensor) or not src.type.is_block() or not src.dtype.is_ptr():
-        call.fail(WrongType, "src has to be a tensor of pointers")
+        call.fail(
+            WrongType,
+            f"src has to be a tensor of pointers, it is {describe(src)}",
+            hint="pointer + tl.arange(0, N) is one",
+        )
     if src.dtype.element_ty != buffer.dtype:
         call.fail(
-            WrongType, f"src points to {src.dtype.element_ty}, the buffer is of {buffer.dtype}"
+            WrongDtype,
+            f"src points to {src.dtype.element_ty}, the buffer is of {buffer.dtype}",
+            hint="allocate the buffer with tlx.dtype_of(pointer)",
         )
     shape = tuple(tl._unwrap_if_constexpr(d) for d in src.shape)
     if shape != buffer.shape:
-        call.fail(WrongShape, f"src is of shape {shape}, the buffer of {buffer.shape}")
+        call.fail(
+            WrongShape,
+            f"src is of shape {shape}, the buffer of {buffer.shape}",
+            hint="a copy fills a whole buffer",
+        )
     bulk = call.constant("bulk", bulk, bool)
     if bulk or any(tl._unwrap_if_constexpr(v) is not None for v in (bulk_size, barrier)):
         call.fail(
@@ -67,18 +77,47 @@ def async_load(
             hint="leave bulk, bulk_size and barrier out",
         )
     volatile = call.constant("is_volatile", is_volatile, bool)
-    masked = tl._unwrap_if_constexpr(mask) is not None
+    mask, other = _masked(call, buffer, mask, other)
     # Triton's own load carries pointers, mask and policy to the lowering; it is
     # volatile so that no stock pass moves or merges it.
     loaded = tl.load(
         src, mask=mask, other=other, cache_modifier=cache_modifier,
         eviction_policy=eviction_policy, volatile=True, _semantic=call.semantic,
     )  # fmt: skip
-    return call.emit([loaded, buffer], [TokenType()], is_volatile=volatile, masked=masked)
+    return call.emit([loaded, buffer], [TokenType()], is_volatile=volatile)
+
+
+def _masked(call: Call, buffer: Any, mask: Any, other: Any) -> tuple[Any, Any]:
+    """Check mask and other: each fits the buffer."""
+    mask, other = tl._unwrap_if_constexpr(mask), tl._unwrap_if_constexpr(other)
+    if mask is None:
+        if other is not None:
+            call.fail(
+                WrongType,
+                "other is given and mask is not",
+                hint="other is what is written where the mask is false",
+            )
+        return None, None
+    mask = call.tensor("mask", mask, dtypes=(tl.int1,))
+    for name, value in (("mask", mask), ("other", other)):
+        if not isinstance(value, tl.tensor):
+            continue
+        shape = tuple(tl._unwrap_if_constexpr(d) for d in value.shape)
+        # A scalar fits every shape.
+        fits = len(shape) == len(buffer.shape) and all(
+            d in (1, extent) for d, extent in zip(shape, buffer.shape, strict=True)
+        )
+        if shape and not fits:
+            call.fail(
+                WrongShape,
+                f"{name} is of shape {shape}, the buffer of {buffer.shape}",
+                hint="each extent has to be the buffer's, or 1",
+            )
+    return mask, other
 
 
 @async_load.reference
-def _load(machine: Machine, value: Any, buffer: Any, is_volatile: bool, masked: bool) -> None:
+def _load(machine: Machine, value: Any, buffer: Any, is_volatile: bool) -> None:
     def copy() -> None:
         buffer[...] = value
 
@@ -93,7 +132,7 @@ def _tokens(call: Call, tokens: Any) -> None:
     if isinstance(tokens, tl.tuple):
         tokens = tokens.values
     for token in tokens if isinstance(tokens, (tuple, list)) else (tokens,):
-        call.handle("a token", token, TokenType)
+        call.handle("tokens", token, TokenType)
 
 
 @op("tlx.async_load_commit_group", lowered_in=LOWERED_IN)
@@ -128,7 +167,9 @@ def async_load_wait_group(call: Call, pendings: Any, tokens: Any = None) -> Any:
     """
     count = call.constant("pendings", pendings)
     if count < 0:
-        call.fail(WrongShape, f"pendings has to be at least 0, it is {count}")
+        call.fail(
+            WrongShape, f"pendings has to be at least 0, it is {count}", hint="0 waits for all"
+        )
     _tokens(call, tokens)
     return call.emit([], [TokenType()], pendings=count)
 

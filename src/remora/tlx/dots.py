@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from triton.language import core as tl
 
-from remora.dsl import Call, Handle, op
+from remora.dsl import Call, describe, op
 from remora.dsl.reference import Machine
 from remora.errors import UnsupportedByTarget, WrongDtype, WrongShape, WrongType
 from remora.tlx.buffers import LOWERED_IN, view
@@ -47,7 +47,11 @@ def _flag(call: Call, name: str, value: Any) -> Any:
         return bool(value)
     if isinstance(value, tl.tensor) and not value.type.is_block():
         return value if value.dtype == tl.int1 else value.to(tl.int1, _semantic=call.semantic)
-    call.fail(WrongType, f"{name} has to be a boolean, it is {value!r}")
+    call.fail(
+        WrongType,
+        f"{name} has to be a boolean, it is {describe(value)}",
+        hint="give True, False or a comparison of scalars",
+    )
     return None
 
 
@@ -126,12 +130,16 @@ def _check_shapes(call: Call, a: Any, b: Any) -> tuple[int, int]:
     """M and N, after the checks."""
     shapes = [tuple(tl._unwrap_if_constexpr(d) for d in x.shape) for x in (a, b)]
     if any(len(s) != 2 for s in shapes) or shapes[0][1] != shapes[1][0]:
-        call.fail(WrongShape, f"A is of shape {shapes[0]} and B of {shapes[1]}")
+        call.fail(
+            WrongShape,
+            f"A is of shape {shapes[0]} and B of {shapes[1]}",
+            hint="A is (M, K) and B is (K, N)",
+        )
     (m, k), (_, n) = shapes
     if m % 64:
-        call.fail(WrongShape, f"M has to be a multiple of 64, it is {m}")
+        call.fail(WrongShape, f"M has to be a multiple of 64, it is {m}", hint="use tl.dot")
     if n % 8:
-        call.fail(WrongShape, f"N has to be a multiple of 8, it is {n}")
+        call.fail(WrongShape, f"N has to be a multiple of 8, it is {n}", hint="use tl.dot")
     step = 256 // bits(a.dtype)
     if k % step:
         call.fail(
@@ -158,7 +166,11 @@ def _check_dtypes(call: Call, a: Any, b: Any, input_precision: Any) -> None:
             )
     mixable = (tl.float8e4nv, tl.float8e5)
     if a.dtype != b.dtype and not (a.dtype in mixable and b.dtype in mixable):
-        call.fail(WrongDtype, f"A is of {a.dtype} and B of {b.dtype}")
+        call.fail(
+            WrongDtype,
+            f"A is of {a.dtype} and B of {b.dtype}",
+            hint="convert one of them; only fp8e4nv and fp8e5 may mix",
+        )
     precision = tl._unwrap_if_constexpr(input_precision)
     if precision not in (None, "tf32") and a.dtype == tl.float32:
         call.fail(
@@ -218,10 +230,16 @@ def async_dot_wait(call: Call, pendings: Any, x: Any) -> Any:
     )
     count = call.constant("pendings", pendings)
     if count < 0:
-        call.fail(WrongShape, f"pendings has to be at least 0, it is {count}")
+        call.fail(
+            WrongShape, f"pendings has to be at least 0, it is {count}", hint="0 waits for all"
+        )
     x = tl._unwrap_if_constexpr(x)
-    if isinstance(x, Handle) or not isinstance(x, tl.tensor) or not x.type.is_block():
-        call.fail(WrongType, "x has to be a result of tlx.async_dot")
+    if not isinstance(x, tl.tensor) or not x.type.is_block():
+        call.fail(
+            WrongType,
+            f"x has to be a result of tlx.async_dot, it is {describe(x)}",
+            hint="wait for the value that tlx.async_dot returned",
+        )
     return call.emit([x], [x.type], pendings=count)
 
 

@@ -39,16 +39,18 @@ def check_shared_memory(text: str, metadata: dict[str, Any]) -> None:
     limit, needed = host.shared_memory(metadata["target"]), metadata["shared"]
     if limit is None or needed <= limit:
         return
-    rows, total = [], 0
-    for extents, element, location in _ALLOCATION.findall(text):
-        size = _bytes(extents, element)
-        total += size
-        rows.append(f"    {size:>9,} bytes  {extents}{element}  {_place(location)}")
+    buffers = [
+        (_bytes(extents, element), f"{extents}{element}", _place(location))
+        for extents, element, location in _ALLOCATION.findall(text)
+    ]
+    total = sum(size for size, _, _ in buffers)
+    rows = [f"    {size:>9,} bytes  {kind}  {place}" for size, kind, place in buffers]
     target = metadata["target"]
     error = TlxOutOfSharedMemory(
         f"the kernel needs {needed:,} bytes of shared memory, {target.backend}:{target.arch} has "
         f"{limit:,}\n" + "\n".join(rows) + f"\n    {total:>9,} bytes  in all; the rest is for "
         "conversions of layouts",
+        where=f"the largest buffer: {max(buffers)[2]}" if buffers else "",
         hint="fewer buffers (num), or smaller tiles",
     )
     error.required, error.limit = needed, limit

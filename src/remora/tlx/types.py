@@ -44,6 +44,7 @@ class BufferType(HandleType):
     dtype: Any
     num: int
     noun: ClassVar[str] = "a buffer"
+    source: ClassVar[str] = "tlx.local_alloc gives buffers, tlx.local_view one of them"
     value_class: ClassVar[type[Handle]] = buffered_tensor
 
     @property
@@ -73,6 +74,7 @@ class TokenType(HandleType):
     """The type of a token."""
 
     noun: ClassVar[str] = "a token"
+    source: ClassVar[str] = "tlx.async_load gives a token, and so do its groups and waits"
     value_class: ClassVar[type[Handle]] = async_token
 
     def __str__(self) -> str:

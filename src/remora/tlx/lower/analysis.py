@@ -12,7 +12,14 @@ from typing import Any
 from xdsl.dialects.builtin import TensorType
 from xdsl.ir import Attribute, BlockArgument, Operation, SSAValue
 
-from remora.dsl.lowering import CustomOp, Lowering, analysis, carried_to
+from remora.dsl.lowering import (
+    CustomOp,
+    Lowering,
+    analysis,
+    branches_to,
+    carried_to,
+    selects_whole,
+)
 from remora.errors import AccumulatorInFlight, ConflictingLayouts
 from remora.ir.alignment import Alignment
 from remora.ir.build import Builder, i32, op_name, set_type
@@ -241,12 +248,29 @@ class TlxAnalysis:
         return value in self._before
 
     def _mark_in_flight(self) -> None:
-        work = [op.results[0] for op in self.lowering.ops if op.name == "tlx.async_dot"]
+        work = [
+            op.results[0]
+            for op in self.lowering.ops
+            if op.name == "tlx.async_dot" or self._waits_in_vain(op)
+        ]
         while work:
             value = work.pop()
             if value not in self._in_flight:
                 self._in_flight.add(value)
                 work.extend(carried_to(value))
+
+    def _waits_in_vain(self, op: CustomOp) -> bool:
+        """Whether a product is one of those that a wait for it leaves in flight."""
+        if op.name != "tlx.async_dot_wait" or not op.attributes["pendings"]:
+            return False
+        products = [p for p in self.lowering.ops if p.name == "tlx.async_dot"]
+        product = next((p for p in products if p.results[0] is op.operands[0]), None)
+        if product is None or product.op.parent is not op.op.parent:
+            return False
+        since = self.lowering.ops[self.lowering.ops.index(product) : self.lowering.ops.index(op)]
+        started = [p for p in since if p.name == "tlx.async_dot"]
+        same_block = all(p.op.parent is op.op.parent for p in started)
+        return same_block and len(started) <= op.attributes["pendings"]
 
     def replaced(self, old: SSAValue, new: SSAValue) -> None:
         """See ``remora.dsl.lowering.Analysis``."""
@@ -268,7 +292,7 @@ class TlxAnalysis:
         for use in list(value.uses):
             op = use.operation
             name = op_name(op)
-            joins = name in _CONTROL_FLOW or (name == "arith.select" and use.index >= 1)
+            joins = name in _CONTROL_FLOW or (selects_whole(op) and use.index >= 1)
             if joins or name.startswith("ttng.") or op in self._converted:
                 continue
             if value in self._in_flight:
@@ -332,9 +356,10 @@ def _joined_into(value: SSAValue) -> Iterator[tuple[Operation, int]]:
     owner = value.owner
     if isinstance(value, BlockArgument):
         parent = value.block.parent_op()
-        if parent is None:
-            return
-        if op_name(parent) == "scf.for":
+        assert parent is not None
+        if op_name(parent) == "tt.func":
+            yield from branches_to(value)
+        elif op_name(parent) == "scf.for":
             yield parent, value.index + 2
             yield from _terminator(parent, 0, value.index - 1)
         elif op_name(parent) == "scf.while":
@@ -354,7 +379,7 @@ def _joined_into(value: SSAValue) -> Iterator[tuple[Operation, int]]:
     elif name == "scf.if":
         yield from _terminator(owner, 0, index)
         yield from _terminator(owner, 1, index)
-    elif name == "arith.select":
+    elif selects_whole(owner):
         yield owner, 1
         yield owner, 2
 
