@@ -21,9 +21,10 @@ def build(kernel: Any, target: str, *, options: dict[str, Any] | None = None, **
         which nothing is known.
     """
     signature, constants, attributes = {}, {}, {}
-    for index, (name, parameter) in enumerate(kernel.signature.parameters.items()):
+    for index, parameter in enumerate(kernel.params):
+        name = parameter.name
         value = given.pop(name, parameter.default)
-        if not isinstance(value, str):
+        if parameter.is_constexpr:
             signature[name], constants[name] = "constexpr", value
             continue
         kind, _, divisor = value.partition(":")

@@ -85,7 +85,7 @@ class Call:
         if self.interpreted:
             frame = _kernel_frame()
             return f"{frame.f_code.co_filename}:{frame.f_lineno}" if frame else "?"
-        line = getattr(self.generator.cur_node, "lineno", 1) + self.generator.begin_line - 1
+        line = getattr(self.generator.cur_node, "lineno", 1) + self.generator.begin_line
         name = getattr(self.generator.jit_fn, "__name__", "?")
         return f"{self.generator.file_name}:{line}, in {name}"
 
