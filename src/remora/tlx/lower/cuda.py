@@ -75,9 +75,13 @@ def _is_zero(other: SSAValue | None) -> bool:
     if not isinstance(owner, Operation) or op_name(owner) != "arith.constant":
         return False
     value: Any = inherent(owner, "value")
-    if isinstance(value, DenseIntOrFPElementsAttr):
-        return bool(value.is_splat()) and not next(iter(value.iter_values()))
-    return not value.value.data
+    if not isinstance(value, DenseIntOrFPElementsAttr):
+        number = value.value.data
+    elif value.is_splat():
+        number = next(iter(value.iter_values()))
+    else:
+        return False
+    return f"{number:g}" == "0"  # and not -0.0
 
 
 @async_load_commit_group.lowering("cuda")
