@@ -43,7 +43,8 @@ def instructions(assembly: str, pattern: str) -> list[str]:
 
 def waits(compiled: Any) -> list[int]:
     """The counts of the waits for copies in PTX, in order."""
-    return [int(n) for n in re.findall(r"cp\.async\.wait_group (\d+)", compiled.asm["ptx"])]
+    found = re.findall(r"cp\.async\.wait_group\s+(?:0x)?(\d+)", compiled.asm["ptx"])
+    return [int(n) for n in found]
 
 
 def line_of(kernel: Any, text: str) -> str:

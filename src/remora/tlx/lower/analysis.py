@@ -39,6 +39,14 @@ from remora.tlx.lower.lifetimes import Buffer, Lifetimes
 
 _CONTROL_FLOW = ("scf.for", "scf.while", "scf.condition", "scf.yield", "cf.br", "cf.cond_br")
 
+_ASYNCHRONOUS = (
+    "tlx.async_load",
+    "tlx.async_load_commit_group",
+    "tlx.async_load_wait_group",
+    "tlx.async_dot",
+    "tlx.async_dot_wait",
+)
+
 
 def loaded_by(value: SSAValue) -> Operation | None:
     """The ``tt.load`` behind a value, through layout conversions."""
@@ -339,14 +347,18 @@ class TlxAnalysis:
     # --- loops --------------------------------------------------------------------------
 
     def _stop_pipelining(self) -> None:
-        """Mark loops that the author pipelines by hand, where the author has not.
+        """Mark loops that the author pipelines by hand.
 
-        Stock software pipelining would move TLX's copies, products and waits.
+        Stock software pipelining would move TLX's copies, products and waits,
+        and groups of its own would make the author's counts wrong: it has to
+        stay away from those, whatever the loop says.
         """
         for op in self.lowering.ops:
             parent = op.op.parent_op()
+            counts = op.name in _ASYNCHRONOUS and self.lowering.target.backend == "cuda"
             while parent is not None:
-                if op_name(parent) == "scf.for" and "tt.num_stages" not in parent.attributes:
+                said = "tt.num_stages" in parent.attributes
+                if op_name(parent) == "scf.for" and (counts or not said):
                     parent.attributes["tt.num_stages"] = i32(0)
                 parent = parent.parent_op()
 
