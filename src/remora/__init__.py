@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from remora.dsl import op
     from remora.dsl.pipeline import lowering_pipeline
-    from remora.pipeline import PassRef, Pipeline, use
+    from remora.pipeline import PassRef, Pipeline, attach, stock, use
     from remora.plugins import Plugin
 
 __version__ = "0.1.0"
@@ -24,8 +24,10 @@ _LAZY = {
     "PassRef": "remora.pipeline",
     "Pipeline": "remora.pipeline",
     "Plugin": "remora.plugins",
+    "attach": "remora.pipeline",
     "lowering_pipeline": "remora.dsl.pipeline",
     "op": "remora.dsl",
+    "stock": "remora.pipeline",
     "use": "remora.pipeline",
 }
 
@@ -35,9 +37,11 @@ __all__ = [
     "Pipeline",
     "Plugin",
     "RemoraError",
+    "attach",
     "errors",
     "lowering_pipeline",
     "op",
+    "stock",
     "use",
 ]
 

@@ -89,6 +89,18 @@ class PipelineError(RemoraError):
     """A pipeline or one of its edits makes no sense as written."""
 
 
+class ContradictingEdits(PipelineError):
+    """Two edits of one stage cannot both hold."""
+
+
+class StageFailed(PipelineError):
+    """Stock passes failed in a stage that was edited; names the edits."""
+
+
+class OverrideReturned(PipelineError):
+    """The function in the place of a stage returned another kind of value than the stage."""
+
+
 class PassError(RemoraError):
     """A Python pass failed. Carries ``reproducer``, the folder that shows it again."""
 

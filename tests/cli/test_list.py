@@ -48,7 +48,7 @@ def test_for_programs(remora_command, found):
     assert "cannot be imported" in good["passes"][1]["error"]
     assert good["ops"] == ["mine.fast_exp"]
     assert good["dialects"] == ["MineDialect"]
-    assert good["pipelines"] == [{"name": "fast", "edits": ["look after ttir/cse"]}]
+    assert good["pipelines"] == [{"name": "fast", "edits": ["insert of look after ttir/cse"]}]
     assert not bad["ok"]
     assert bad["error"]["hint"] == "repair it"
 

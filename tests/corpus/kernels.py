@@ -255,7 +255,7 @@ def collatz(x, out, limit, BLOCK: tl.constexpr):
     value = tl.load(x + pid)
     steps = 0
     while (value != 1) & (steps < limit):
-        if value % 2 == 0:  # noqa: SIM108
+        if value % 2 == 0:
             value = value // 2
         else:
             value = 3 * value + 1

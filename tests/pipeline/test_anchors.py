@@ -8,8 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from triton.backends.compiler import Language
 
+import remora
 from remora.errors import AnchorNotFound, PipelineError
-from remora.pipeline import Insert, Pipeline, StockPass, anchors, record, use
+from remora.pipeline import Pipeline, StockPass, anchors, record, use
+from remora.pipeline.plan import Plan
 
 # Some that every release has, by stage.
 TRITON_STAGES = {
@@ -83,31 +85,41 @@ def test_numbering(names):
 def test_position(names, data):
     named = list(anchors([StockPass(name, lambda manager: None, ()) for name in names]))
     index = data.draw(st.integers(0, len(named) - 1))
-    assert Insert(Look(), "ttir", "before", named[index]).position(named) == index
-    assert Insert(Look(), "ttir", "after", named[index]).position(named) == index + 1
-    assert Insert(Look(), "ttir", "start").position(named) == 0
-    assert Insert(Look(), "ttir", "end").position(named) == len(named)
+    look = Look()
+    pipeline = remora.Pipeline("look").insert(look, before=f"ttir/{named[index]}")
+    assert Plan.of(named, pipeline.edits).due == {index: [look]}
+    pipeline = remora.Pipeline("look").insert(look, after=f"ttir/{named[index]}")
+    assert Plan.of(named, pipeline.edits).due == {index + 1: [look]}
+    pipeline = remora.Pipeline("look").insert(look, at="ttir/start")
+    assert Plan.of(named, pipeline.edits).due == {0: [look]}
+    pipeline = remora.Pipeline("look").insert(look, at="ttir/end")
+    assert Plan.of(named, pipeline.edits).due == {len(named): [look]}
+
+
+def plan(names: list[str], **place: str) -> Plan:
+    """Where an insert goes in a stage whose passes go by ``names``."""
+    return Plan.of(names, remora.Pipeline("look").insert(Look(), **place).edits)
 
 
 def test_an_unknown_anchor_gives_the_nearest():
     with pytest.raises(AnchorNotFound, match="ttir/loop_unrol does not exist") as caught:
-        Insert(Look(), "ttir", "after", "loop_unrol").position(["inliner", "loop_unroll", "cse"])
+        plan(["inliner", "loop_unroll", "cse"], after="ttir/loop_unrol")
     assert caught.value.hint == "nearest: ttir/loop_unroll"
     assert "look after ttir/loop_unrol" in caught.value.where
 
 
 def test_an_anchor_like_none_gives_all():
     with pytest.raises(AnchorNotFound) as caught:
-        Insert(Look(), "ttir", "after", "zzz").position(["inliner", "cse"])
+        plan(["inliner", "cse"], after="ttir/zzz")
     assert caught.value.hint == "the stage ttir runs: inliner, cse"
 
 
 def test_a_repeated_anchor_wants_its_number():
     with pytest.raises(AnchorNotFound, match="ttir/cse runs more than once") as caught:
-        Insert(Look(), "ttir", "before", "cse").position(["cse#1", "inliner", "cse#2"])
+        plan(["cse#1", "inliner", "cse#2"], before="ttir/cse")
     assert caught.value.hint == "nearest: ttir/cse#1, ttir/cse#2"
 
 
 def test_a_stage_without_passes_takes_no_insert():
     with pytest.raises(AnchorNotFound, match="the stage glir runs no pass"):
-        Insert(Look(), "glir", "start").position([])
+        plan([], at="glir/start")

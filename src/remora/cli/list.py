@@ -10,7 +10,6 @@ import typer
 from remora.errors import PluginError
 
 if TYPE_CHECKING:
-    from remora.pipeline.edits import Edit
     from remora.plugins import Found, Plugin
 
 
@@ -47,7 +46,7 @@ def _row(found: Found) -> dict[str, Any]:
 
 
 def _contents(plugin: Plugin) -> dict[str, Any]:
-    from remora.pipeline.edits import describe
+    from remora.pipeline.subjects import describe
     from remora.plugins.discovery import pass_class
     from remora.plugins.plugin import name_of
 
@@ -67,18 +66,11 @@ def _contents(plugin: Plugin) -> dict[str, Any]:
         "pipelines": [
             {
                 "name": pipeline.name,
-                "edits": [_in_words(e) for e in pipeline.edits],
+                "edits": [str(e) for e in pipeline.edits],
             }
             for pipeline in plugin.pipelines
         ],
     }
-
-
-def _in_words(edit: Edit) -> str:
-    from remora.pipeline.edits import Insert, describe
-
-    subject = edit.python_pass if isinstance(edit, Insert) else edit.function
-    return f"{describe(subject)} {edit.place}"
 
 
 def _show(rows: list[dict[str, Any]]) -> None:

@@ -5,16 +5,54 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from contextvars import ContextVar
+from contextvars import ContextVar, Token
 from typing import Any
 
 from remora import host
 from remora.errors import AnchorNotFound
-from remora.pipeline.edits import Edit, Insert, Pipeline, describe, trigger_of
-from remora.pipeline.runner import edited_stage
+from remora.pipeline.edits import Check, Edit, Override, Pipeline
+from remora.pipeline.runner import Compilation, edited_stage
+from remora.pipeline.workers import carry_to_workers
 
-# Combinations of pipelines whose keys are kept: a launch must not join them anew.
-_MOST_PAIRS = 256
+
+class Scope:
+    """The pipelines of a context, and what a launch asks for, kept.
+
+    A launch must not compute: it takes ``pair`` as long as ``process``, the
+    process-wide pipelines for which it was made, are still in force.
+    """
+
+    __slots__ = ("_inner", "pair", "pipelines", "process")
+
+    # Combinations that are kept: pipelines made anew for each launch are not.
+    _MOST = 256
+
+    def __init__(self, pipelines: tuple[Pipeline, ...] = ()) -> None:
+        self.pipelines = pipelines
+        self.process: tuple[Pipeline, ...] | None = None
+        self.pair = ("", "")
+        self._inner: dict[tuple[Pipeline, ...], Scope] = {}
+
+    def within(self, pipelines: tuple[Pipeline, ...]) -> Scope:
+        """The scope with these pipelines added."""
+        scope = self._inner.get(pipelines)
+        if scope is None:
+            if len(self._inner) >= self._MOST:
+                self._inner.clear()
+            scope = self._inner[pipelines] = Scope(self.pipelines + pipelines)
+        return scope
+
+    def make_pair(self, process: tuple[Pipeline, ...]) -> tuple[str, str]:
+        """The keys of these pipelines after the process-wide ones."""
+        together = process + self.pipelines
+        key = "remora:" + ":".join(p.key for p in together) if together else ""
+        # The memory cache, this process's own, gets a number: a launch hashes it.
+        number = str(_numbers.setdefault(key, len(_numbers))) if key else ""
+        self.pair, self.process = (key, number), process
+        return self.pair
+
+
+_numbers: dict[str, int] = {}
 
 
 class Active:
@@ -23,50 +61,43 @@ class Active:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._process: tuple[Pipeline, ...] = ()
-        self._context: ContextVar[tuple[Pipeline, ...]] = ContextVar("remora", default=())
-        self._pairs: dict[tuple[Pipeline, ...], tuple[str, str]] = {(): ("", "")}
+        self._scope: ContextVar[Scope] = ContextVar("remora", default=Scope())  # noqa: B039
 
     def pipelines(self) -> tuple[Pipeline, ...]:
         """Those in force here, in the order in which they apply."""
-        return self._process + self._context.get()
+        return self._process + self._scope.get().pipelines
 
     def cache_key(self) -> tuple[str, str]:
         """See ``StageClient``."""
-        active = self._process + self._context.get()
-        pair = self._pairs.get(active)
-        if pair is None:
-            if len(self._pairs) >= _MOST_PAIRS:  # pipelines made anew for each launch
-                self._pairs = {(): ("", "")}
-            key = "remora:" + ":".join(p.key for p in active)
-            pair = self._pairs[active] = (key, key)
-        return pair
+        scope = self._scope.get()
+        if scope.pipelines:
+            carry_to_workers()
+        process = self._process
+        return scope.pair if scope.process is process else scope.make_pair(process)
 
     def edit_stages(
         self, backend: Any, stages: dict[str, Any], options: Any, language: Any
     ) -> None:
         """See ``StageClient``."""
+        release = host.features().version
+        target = backend.target
         by_stage: dict[str, list[Edit]] = {}
-        seen: set[str] = set()
         for pipeline in self.pipelines():
             for edit in pipeline.edits:
-                by_stage.setdefault(edit.stage, []).append(edit)
-        # What follows llir is text: assembly, then the binary.
+                if edit.when.allows_target(target, release):
+                    by_stage.setdefault(edit.stage, []).append(edit)
         names = list(stages)
+        # What follows llir is text: assembly, then the binary.
         with_passes = names[: names.index("llir") + 1] if "llir" in names else names
+        by_name = any(e.when.kernel for edits in by_stage.values() for e in edits)
+        compilation = Compilation(by_name)
+        if by_name:
+            by_stage.setdefault(names[0], [])  # it says what the kernel is called
         for name, edits in by_stage.items():
-            if name in with_passes:
-                stages[name] = edited_stage(name, stages[name], edits, seen)
-                continue
-            # An edit with a trigger waits for a module that holds it; here is none.
             for edit in edits:
-                subject = edit.python_pass if isinstance(edit, Insert) else edit
-                if not trigger_of(subject):
-                    what = "holds text and runs no pass" if name in names else "does not exist"
-                    raise AnchorNotFound(
-                        f"the stage {name!r} {what} for this target and language",
-                        where=f"{describe(subject)} {edit.place}",
-                        hint="stages with passes: " + ", ".join(with_passes),
-                    )
+                _check_stage(edit, names, with_passes, f"{target.backend}:{target.arch}")
+            if name in stages:
+                stages[name] = edited_stage(name, stages[name], edits, compilation)
 
     def add(self, pipeline: Pipeline) -> None:
         """Put a pipeline in force for the whole process. Adding it again does nothing."""
@@ -88,12 +119,37 @@ class Active:
     def use(self, *pipelines: Pipeline) -> Iterator[None]:
         """Put pipelines in force for the kernels launched or compiled inside, on this thread."""
         host.install(self)
-        token = self._context.set(self._context.get() + pipelines)
+        token = self.enter(pipelines)
         try:
             yield
         finally:
-            self._context.reset(token)
+            self.leave(token)
             host.uninstall()
+
+    def enter(self, pipelines: tuple[Pipeline, ...]) -> Token[Scope]:
+        """Put pipelines in force in this context; the hook has to be installed."""
+        return self._scope.set(self._scope.get().within(pipelines))
+
+    def leave(self, token: Token[Scope]) -> None:
+        """Undo ``enter``."""
+        self._scope.reset(token)
+
+
+def _check_stage(edit: Edit, names: list[str], with_passes: list[str], target: str) -> None:
+    """Refuse an edit of a stage that is not there, or that has no passes to edit.
+
+    One with a trigger waits for a module that holds it; here is none then.
+    """
+    of_text = isinstance(edit, (Override, Check))
+    if edit.stage in with_passes or (of_text and edit.stage in names) or edit.trigger:
+        return
+    what = "holds text and runs no pass" if edit.stage in names else "does not exist"
+    raise AnchorNotFound(
+        f"the stage {edit.stage!r} {what} for {target} and this language",
+        where=f"{edit} (pipeline {edit.pipeline})",
+        hint=f"stages with passes: {', '.join(with_passes)}; any of {', '.join(names)} can be "
+        "overridden",
+    )
 
 
 active = Active()

@@ -2,152 +2,184 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from remora.errors import AnchorNotFound, PipelineError
+from remora.errors import PipelineError
+from remora.pipeline.conditions import ALWAYS, Condition, condition
 from remora.pipeline.content import content_hash
+from remora.pipeline.subjects import PassRef, StockRef, describe, trigger_of
 
 if TYPE_CHECKING:
     from xdsl.passes import ModulePass
 
 Side = Literal["before", "after", "start", "end"]
+Subject = Any  # PassRef | StockRef | ModulePass; the latter comes from xDSL
 
 
-@dataclass(frozen=True)
-class PassRef:
-    """A Python pass by name: ``"package.module:Class"``, imported when it first runs.
+@dataclass(frozen=True, kw_only=True)
+class Edit:
+    """A change of one stage.
 
-    Keeps xDSL, and the pass, out of a process that compiles nothing with it.
-    ``trigger``: the pass runs only over modules whose text contains this.
-    ``also``: modules, beside the pass's own, whose packages' content can change
-    what the pass does.
+    stage: its name. pipeline: of which the edit is. when: the condition.
     """
 
-    target: str
-    arguments: tuple[tuple[str, Any], ...] = ()
-    trigger: str = ""
-    also: tuple[str, ...] = ()
+    stage: str
+    pipeline: str = ""
+    when: Condition = ALWAYS
 
     @property
-    def module_name(self) -> str:
-        """The module that defines the pass."""
-        return self.target.partition(":")[0]
+    def trigger(self) -> str:
+        """Text that the stage's module has to contain for the edit to hold."""
+        return ""
 
-    def load(self) -> ModulePass:
-        """Import the class and make the pass.
-
-        Raises:
-            PipelineError: it cannot be imported, or does not take the arguments.
-        """
-        module, _, name = self.target.partition(":")
-        try:
-            cls = getattr(importlib.import_module(module), name)
-        except (Exception, SystemExit) as error:
-            raise PipelineError(
-                f"the pass {self.target!r} cannot be imported: {type(error).__name__}: {error}",
-                hint='write "package.module:Class"',
-            ) from error
-        try:
-            instance: ModulePass = cls(**dict(self.arguments))
-        except Exception as error:
-            raise PipelineError(
-                f"the pass {self.target!r} cannot be made: {type(error).__name__}: {error}",
-                where=f"with the arguments {dict(self.arguments)}",
-                hint="arguments are the fields of the pass",
-            ) from error
-        return instance
-
-
-def load_pass(value: PassRef | ModulePass) -> ModulePass:
-    """The pass itself."""
-    return value.load() if isinstance(value, PassRef) else value
-
-
-def trigger_of(value: PassRef | ModulePass | Check) -> str:
-    """Text that a module has to contain for an edit to hold for it; "" for every module."""
-    trigger: str = getattr(value, "trigger", "")
-    return trigger
-
-
-@dataclass(frozen=True)
-class Insert:
-    """Run a Python pass at a place of a stage.
-
-    stage: ``ttir``, ``ttgir`` or ``llir`` (its MLIR part).
-    side: before or after ``anchor``, or at the start or the end of the stage.
-    anchor: the name of a stock pass within the stage, as ``Pipeline.insert`` takes it.
-    pipeline: the name of the pipeline that it was made for.
-    """
-
-    python_pass: PassRef | ModulePass
-    stage: str
-    side: Side
-    anchor: str = ""
-    pipeline: str = ""
+    @property
+    def subject(self) -> Any:
+        """What can change the code, beside the place: joins the key."""
+        return None
 
     @property
     def place(self) -> str:
         """The place in words, for messages."""
-        return (
-            f"{self.side} {self.stage}/{self.anchor}"
-            if self.anchor
-            else (f"at the {self.side} of {self.stage}")
-        )
+        return self.stage
 
-    def position(self, anchors: Sequence[str]) -> int:
-        """Where in a stage's passes, 0 for before the first.
-
-        Raises:
-            AnchorNotFound: the stage has no such pass, or has it several times.
-        """
-        if not anchors:
-            raise AnchorNotFound(
-                f"the stage {self.stage} runs no pass for this target and language",
-                where=f"insert of {describe(self.python_pass)} {self.place}",
-                hint="name a stage that runs passes, as ttgir does",
-            )
-        if self.side == "start":
-            return 0
-        if self.side == "end":
-            return len(anchors)
-        if self.anchor not in anchors:
-            several = [a for a in anchors if a.partition("#")[0] == self.anchor]
-            near = several or difflib.get_close_matches(self.anchor, anchors, n=3, cutoff=0.4)
-            problem = "runs more than once" if several else "does not exist"
-            raise AnchorNotFound(
-                f"the anchor {self.stage}/{self.anchor} {problem} in this target and release",
-                where=f"insert of {describe(self.python_pass)} {self.place}",
-                hint=(
-                    "nearest: " + ", ".join(f"{self.stage}/{a}" for a in near)
-                    if near
-                    else f"the stage {self.stage} runs: {', '.join(anchors)}"
-                ),
-            )
-        index = anchors.index(self.anchor)
-        return index if self.side == "before" else index + 1
+    def __str__(self) -> str:
+        return f"{type(self).__name__.lower()} {self.place}"
 
 
-@dataclass(frozen=True)
-class Check:
+@dataclass(frozen=True, kw_only=True)
+class Insert(Edit):
+    """Run a pass at a place of a stage's passes.
+
+    side: before or after ``anchor``, or at the start or the end of the stage.
+    anchor: the name of a stock pass within the stage, as ``Pipeline.insert`` takes it.
+    """
+
+    subject_: Subject
+    side: Side
+    anchor: str = ""
+
+    @property
+    def subject(self) -> Subject:
+        """The pass."""
+        return self.subject_
+
+    @property
+    def trigger(self) -> str:
+        """See ``Edit``."""
+        return trigger_of(self.subject)
+
+    @property
+    def place(self) -> str:
+        """See ``Edit``."""
+        if self.anchor:
+            return f"{self.side} {self.stage}/{self.anchor}"
+        return f"at the {self.side} of {self.stage}"
+
+    def __str__(self) -> str:
+        return f"insert of {describe(self.subject)} {self.place}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Disable(Edit):
+    """Leave a stock pass out."""
+
+    anchor: str
+
+    @property
+    def place(self) -> str:
+        """See ``Edit``."""
+        return f"{self.stage}/{self.anchor}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Replace(Edit):
+    """Run a pass in the place of a stock pass."""
+
+    subject_: Subject
+    anchor: str
+
+    @property
+    def subject(self) -> Subject:
+        """The pass."""
+        return self.subject_
+
+    @property
+    def trigger(self) -> str:
+        """See ``Edit``."""
+        return trigger_of(self.subject)
+
+    @property
+    def place(self) -> str:
+        """See ``Edit``."""
+        return f"{self.stage}/{self.anchor}"
+
+    def __str__(self) -> str:
+        return f"replace {self.place} by {describe(self.subject)}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Passes(Edit):
+    """Run these passes, and no others, in the place of a stage's own."""
+
+    subjects: tuple[Subject, ...]
+
+    @property
+    def subject(self) -> tuple[Subject, ...]:
+        """The passes."""
+        return self.subjects
+
+    def __str__(self) -> str:
+        return f"passes of {self.stage}: {', '.join(map(describe, self.subjects))}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Override(Edit):
+    """Call ``function(value, compile_)`` in the place of a stage.
+
+    value: what the stage gets: a module, text. compile_: the stage itself, of a
+    value. What the function returns is what the stage makes.
+    """
+
+    function: Callable[[Any, Callable[[Any], Any]], Any]
+
+    @property
+    def subject(self) -> Any:
+        """The function."""
+        return self.function
+
+    def __str__(self) -> str:
+        return f"override of {self.stage} by {describe(self.function)}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Check(Edit):
     """Look at what a stage made, and refuse it by raising.
 
     function: ``"package.module:function"`` of (the stage's input as generic
         text, the compilation's metadata); what it returns is not used.
-    trigger: the check runs only for kernels whose module contained this at the
+    trigger_: the check runs only for kernels whose module contained this at the
         start of this stage or of an earlier one that the pipeline edits.
     """
 
     function: str
-    stage: str
-    trigger: str = ""
+    trigger_: str = ""
+
+    @property
+    def trigger(self) -> str:
+        """See ``Edit``."""
+        return self.trigger_
+
+    @property
+    def subject(self) -> PassRef:
+        """The function, as a reference."""
+        return PassRef(self.function)
 
     @property
     def place(self) -> str:
-        """The place in words, for messages."""
+        """See ``Edit``."""
         return f"after {self.stage}"
 
     def run(self, text: str, metadata: Any) -> None:
@@ -155,17 +187,8 @@ class Check:
         module, _, name = self.function.partition(":")
         getattr(importlib.import_module(module), name)(text, metadata)
 
-
-Edit = Insert | Check
-
-
-def describe(value: Any) -> str:
-    """A pass or a function in a few words: its name, or its class."""
-    if isinstance(value, PassRef):
-        return value.target
-    if isinstance(value, str):
-        return value
-    return getattr(value, "name", None) or type(value).__name__
+    def __str__(self) -> str:
+        return f"check {self.function} {self.place}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -173,24 +196,56 @@ class Pipeline:
     """Edits of Triton's stages. A value: every method returns a new pipeline.
 
     Compared by identity; ``key`` covers the content of all that it runs.
+    Pipelines add up: ``a + b`` makes a's edits first, then b's; at one place a's
+    passes run before b's. Edits that contradict each other are an error, when a
+    stage is compiled, that names both.
     """
 
     name: str
     edits: tuple[Edit, ...] = ()
     _key: list[str] = field(default_factory=list, repr=False)
 
+    def _with(self, edit: Edit) -> Pipeline:
+        return replace(self, edits=(*self.edits, edit), _key=[])
+
+    def __add__(self, other: Pipeline) -> Pipeline:
+        if not isinstance(other, Pipeline):
+            return NotImplemented
+        return Pipeline(f"{self.name} + {other.name}", (*self.edits, *other.edits))
+
+    def when(
+        self,
+        *,
+        target: str | tuple[str, ...] = (),
+        triton: str | tuple[str, ...] = (),
+        kernel: str = "",
+        module: Callable[[str], bool] | None = None,
+    ) -> Pipeline:
+        """The same edits, for some compilations only.
+
+        Args:
+            target: ``"cuda"``, ``"cuda:90"``, or a tuple of such.
+            triton: releases, as patterns: ``"3.9.*"``.
+            kernel: a kernel's name, as a pattern.
+            module: a predicate on the module's text, as the edited stage gets it.
+        """
+        added = condition(target, triton, kernel, module)
+        edits = tuple(replace(e, when=e.when.and_(added)) for e in self.edits)
+        return replace(self, edits=edits, _key=[])
+
     def insert(
         self,
-        python_pass: PassRef | ModulePass,
+        subject: PassRef | StockRef | ModulePass,
         *,
         before: str | None = None,
         after: str | None = None,
         at: str | None = None,
     ) -> Pipeline:
-        """Run a Python pass at a place.
+        """Run a pass at a place.
 
         Args:
-            python_pass: an ``xdsl.passes.ModulePass``, or a ``PassRef`` to one.
+            subject: an ``xdsl.passes.ModulePass``, a ``PassRef`` to one, or a
+                stock pass (``remora.stock("common.cse")``).
             before, after: an anchor ``stage/pass`` or ``stage/pass#n``, n from 1
                 where the stage runs the pass more than once.
             at: ``"stage/start"`` or ``"stage/end"``.
@@ -205,40 +260,81 @@ class Pipeline:
         if len(given) != 1:
             raise PipelineError(
                 "insert takes exactly one of before=, after= and at=",
-                where=f"pipeline {self.name!r}, insert of {describe(python_pass)}",
+                where=f"pipeline {self.name!r}, insert of {describe(subject)}",
             )
         side, place = given[0]
-        stage, slash, anchor = place.partition("/")
-        if not (stage and slash and anchor) or (side == "at" and anchor not in ("start", "end")):
-            raise PipelineError(
-                f"{side}={place!r} is not a place",
-                where=f"pipeline {self.name!r}, insert of {describe(python_pass)}",
-                hint='before= and after= take "stage/pass" or "stage/pass#n", '
-                'at= takes "stage/start" or "stage/end"',
-            )
-        if not isinstance(python_pass, PassRef) and not hasattr(python_pass, "apply"):
-            raise PipelineError(
-                f"{python_pass!r} is not a pass",
-                where=f"pipeline {self.name!r}",
-                hint="derive from remora.ModulePass and pass an instance",
-            )
+        stage, anchor = self._split(f"insert of {describe(subject)}", place, side)
+        self._check_subject(subject)
         where: Side = "before" if side == "before" else "after"
         if side == "at":
             where, anchor = ("start" if anchor == "start" else "end"), ""
-        edit = Insert(python_pass, stage, where, anchor, self.name)
-        return replace(self, edits=(*self.edits, edit), _key=[])
+        return self._with(
+            Insert(subject_=subject, stage=stage, side=where, anchor=anchor, pipeline=self.name)
+        )
+
+    def disable(self, anchor: str) -> Pipeline:
+        """Leave the stock pass ``stage/pass`` or ``stage/pass#n`` out."""
+        stage, name = self._split("disable", anchor)
+        return self._with(Disable(stage=stage, anchor=name, pipeline=self.name))
+
+    def replace(self, anchor: str, subject: PassRef | StockRef | ModulePass) -> Pipeline:
+        """Run a pass in the place of the stock pass ``anchor``."""
+        stage, name = self._split("replace", anchor)
+        self._check_subject(subject)
+        return self._with(Replace(subject_=subject, stage=stage, anchor=name, pipeline=self.name))
+
+    def passes(self, stage: str, *subjects: PassRef | StockRef | ModulePass) -> Pipeline:
+        """Run these passes, and no others, in the place of all stock passes of a stage.
+
+        What the stage does beside running passes (metadata, for one) stays.
+        """
+        for subject in subjects:
+            self._check_subject(subject)
+        return self._with(Passes(stage=stage, subjects=subjects, pipeline=self.name))
+
+    def override(
+        self, stage: str, function: Callable[[Any, Callable[[Any], Any]], Any]
+    ) -> Pipeline:
+        """Call ``function(value, compile_)`` in the place of a stage: see ``Override``.
+
+        With it the text of ``llir``, ``ptx`` and ``amdgcn`` and the binaries can
+        be edited: ``lambda text, compile_: edit(compile_(text))``.
+        """
+        if not callable(function):
+            raise PipelineError(
+                f"{function!r} is not a function", where=f"pipeline {self.name!r}, override {stage}"
+            )
+        return self._with(Override(stage=stage, function=function, pipeline=self.name))
 
     def check(self, stage: str, function: str, *, trigger: str = "") -> Pipeline:
         """Look at what a stage made: see ``Check``."""
-        return replace(self, edits=(*self.edits, Check(function, stage, trigger)), _key=[])
+        return self._with(
+            Check(stage=stage, function=function, trigger_=trigger, pipeline=self.name)
+        )
+
+    def _split(self, what: str, place: str, side: str = "") -> tuple[str, str]:
+        """Stage and pass of an anchor."""
+        stage, slash, anchor = str(place).partition("/")
+        if not (stage and slash and anchor) or (side == "at" and anchor not in ("start", "end")):
+            raise PipelineError(
+                f"{side}={place!r} is not a place" if side else f"{place!r} is not an anchor",
+                where=f"pipeline {self.name!r}, {what}",
+                hint='an anchor is "stage/pass" or "stage/pass#n"; '
+                'at= takes "stage/start" or "stage/end"',
+            )
+        return stage, anchor
+
+    def _check_subject(self, subject: Subject) -> None:
+        if not isinstance(subject, (PassRef, StockRef)) and not hasattr(subject, "apply"):
+            raise PipelineError(
+                f"{subject!r} is not a pass",
+                where=f"pipeline {self.name!r}",
+                hint="derive from remora.ModulePass and pass an instance, or remora.stock(name)",
+            )
 
     @property
     def key(self) -> str:
-        """A hash over the content of every pass, its arguments and its place."""
+        """A hash over the content of every edit: passes, functions, arguments, places."""
         if not self._key:
-            self._key.append(
-                content_hash(
-                    (e.python_pass if isinstance(e, Insert) else e, e.place) for e in self.edits
-                )
-            )
+            self._key.append(content_hash(self.edits))
         return self._key[0]

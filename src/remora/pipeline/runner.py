@@ -7,9 +7,11 @@ import json
 import os
 import re
 import shlex
+import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,14 +20,25 @@ from remora.errors import (
     IRParseError,
     KernelRenamed,
     LanguageError,
+    OverrideReturned,
     PassRaised,
     PassReturned,
     PipelineError,
+    StageFailed,
 )
-from remora.host import features, generic_text, has_use_order, parse_text, shuffle_uses
+from remora.host import (
+    captured_stderr,
+    features,
+    generic_text,
+    has_use_order,
+    parse_text,
+    shuffle_uses,
+)
 from remora.pipeline.dialects import load_wanted
-from remora.pipeline.edits import Check, Edit, Insert, describe, load_pass, trigger_of
+from remora.pipeline.edits import Check, Edit, Insert, Override, Passes
+from remora.pipeline.plan import Plan
 from remora.pipeline.stage import Box, PassList, Session, StockPass, anchors, instrument, record
+from remora.pipeline.subjects import StockRef, describe, find_stock, load_pass
 
 if TYPE_CHECKING:
     from xdsl.passes import ModulePass
@@ -168,15 +181,13 @@ def _on_command_line(module_pass: ModulePass) -> str:
 
 
 class Runner(Session):
-    """Runs the stock passes of one stage, and the inserted ones at their places."""
+    """Runs the passes of one stage as a plan says."""
 
-    def __init__(self, stage: str, inserts: Sequence[Insert], expected: Sequence[StockPass]):
+    def __init__(self, stage: str, edits: Sequence[Edit], expected: Sequence[StockPass]):
         self.stage = stage
         self.names = [p.name for p in expected]
-        self.due: dict[int, list[Insert]] = {}
-        names = list(anchors(list(expected)))
-        for insert in inserts:
-            self.due.setdefault(insert.position(names), []).append(insert)
+        self.plan = Plan.of(list(anchors(list(expected))), edits)
+        self.pipelines = ", ".join(dict.fromkeys(e.pipeline for e in edits))
         self.done = 0
 
     def debug_enabled(self, passes: PassList) -> bool:
@@ -194,66 +205,165 @@ class Runner(Session):
                 hint="its passes depend on the module; report it with the Triton release",
             )
         box = module if isinstance(module, Box) else Box(module)
-        segment: list[StockPass] = []
+        segment = _Segment(self, passes, box, name)
         for stock in passes.passes:
-            if self.done in self.due:
-                self._stock(segment, passes, box, name)
-                segment = []
-                self._python(box)
-            segment.append(stock)
+            self._due(segment)
+            if self.done in self.plan.instead:
+                self._subject(self.plan.instead[self.done], segment)
+            else:
+                segment.passes.append(stock)
             self.done += 1
-        self._stock(segment, passes, box, name)
         if self.done == len(self.names):
-            self._python(box)
+            self._due(segment)
+        segment.flush()
 
-    def _stock(self, segment: list[StockPass], passes: PassList, box: Box, name: str) -> None:
+    def _due(self, segment: _Segment) -> None:
+        for subject in self.plan.due.pop(self.done, []):
+            self._subject(subject, segment)
+
+    def _subject(self, subject: Any, segment: _Segment) -> None:
+        """Run what an edit put here: a stock pass, a Python pass, or nothing."""
+        if subject is None:
+            return
+        if isinstance(subject, StockRef):
+            find_stock(subject.name)  # an unknown one is an error before anything runs
+            segment.passes.append(subject)
+            return
+        segment.flush()
+        anchor = self.names[self.done] if self.done < len(self.names) else "the end"
+        edit = next(e for e in self.plan.edits if _holds(e, subject))
+        place = edit.place if not isinstance(edit, Passes) else f"{self.stage}, at {anchor}"
+        place = f"{place} (pipeline {edit.pipeline})"
+        segment.box.module = run_pass(load_pass(subject), segment.box.module, place=place)
+
+
+def _holds(edit: Edit, subject: Any) -> bool:
+    subjects = edit.subject if isinstance(edit, Passes) else (edit.subject,)
+    return any(s is subject for s in subjects)
+
+
+class _Segment:
+    """Stock passes that follow each other, until something else has to run."""
+
+    def __init__(self, runner: Runner, passes: PassList, box: Box, name: str) -> None:
+        self.runner = runner
+        self.context_debug = passes.debug
+        self.box = box
+        self.name = name
+        self.passes: list[StockPass | StockRef] = []
+
+    def flush(self) -> None:
+        """Run them.
+
+        Raises:
+            StageFailed: one of them fails, or leaves what the verifier refuses.
+        """
         from triton._C.libtriton import ir
 
-        if not segment:
+        if not self.passes:
             return
-        manager = ir.pass_manager(box.module.context)
-        if passes.debug:
+        manager = ir.pass_manager(self.box.module.context)
+        if self.context_debug:
             manager.enable_debug()
-        for stock in segment:
+        for stock in self.passes:
             stock.add_to(manager)
-        manager.run(box.module, name)
+        names, self.passes = [s.name for s in self.passes], []
+        changing = [
+            e for e in self.runner.plan.edits if not isinstance(e, (Insert, Check, Override))
+        ]
+        if not changing:
+            manager.run(self.box.module, self.name)
+            return
+        with captured_stderr() as output:
+            try:
+                manager.run(self.box.module, self.name)
+                failed = False
+            except RuntimeError:
+                failed = True
+        printed = "".join(output)
+        if not failed:
+            sys.stderr.write(printed)
+            return
+        messages = [m for m in re.findall(r"error: (.*)", printed) if "pass pipeline" not in m]
+        raise StageFailed(
+            "stock passes failed in an edited stage: " + ("; ".join(messages[:3]) or "no message"),
+            where=f"{self.runner.stage}, among {', '.join(names)}; "
+            f"edits: {'; '.join(map(str, changing))} (pipeline {self.runner.pipelines})",
+            hint="a later pass may need what the edit left out",
+        )
 
-    def _python(self, box: Box) -> None:
-        for insert in self.due.pop(self.done, []):
-            module_pass = load_pass(insert.python_pass)
-            place = f"{insert.place} (pipeline {insert.pipeline})"
-            box.module = run_pass(module_pass, box.module, place=place)
+
+@dataclass
+class Compilation:
+    """What the edited stages of one compilation share.
+
+    by_name: whether an edit asks for the kernel's name. seen: the triggers that
+    its modules held so far. kernels: its public functions, if asked for.
+    """
+
+    by_name: bool = False
+    seen: set[str] = field(default_factory=set)
+    kernels: list[str] = field(default_factory=list)
+
+
+_KINDS = {
+    "ttir": "module", "glir": "module", "ttgir": "module", "llir": "str", "ptx": "str",
+    "amdgcn": "str", "cubin": "bytes", "hsaco": "bytes",
+}  # fmt: skip
 
 
 def edited_stage(
-    name: str, stage: Callable[[Any, Any], Any], edits: Sequence[Edit], seen: set[str]
+    name: str,
+    stage: Callable[[Any, Any], Any],
+    edits: Sequence[Edit],
+    compilation: Compilation,
 ) -> Callable[[Any, Any], Any]:
-    """The function of a stage with passes inserted and checks made.
+    """The function of a stage with its edits.
 
-    A module that holds none of the passes' triggers goes through the stock
-    function, untouched. ``seen``: the triggers that this compilation's modules
-    held so far, shared by its stages.
+    A module for which no edit of the passes holds goes through the stock
+    function, untouched.
     """
-    inserts = [e for e in edits if isinstance(e, Insert)]
-    checks = [e for e in edits if isinstance(e, Check)]
+    needs_text = any(e.trigger or e.when.needs_module for e in edits)
 
-    def run(module: Any, metadata: Any) -> Any:
-        text = generic_text(module, locations=False) if any(map(_trigger, edits)) else ""
-        seen.update(t for t in map(_trigger, edits) if t in text)
-        due = [c for c in checks if not c.trigger or c.trigger in seen]
-        before = generic_text(module) if due else ""
-        result = with_passes([i for i in inserts if _trigger(i) in text], module, metadata)
-        for check in due:
+    def run(value: Any, metadata: Any) -> Any:
+        text = ""
+        if not isinstance(value, (str, bytes)) and (needs_text or compilation.by_name):
+            text = generic_text(value, locations=False)
+            compilation.kernels = _PUBLIC_FUNCTION.findall(text) or compilation.kernels
+        elif isinstance(value, str):
+            text = value
+        compilation.seen.update(e.trigger for e in edits if e.trigger and e.trigger in text)
+        held = [e for e in edits if e.when.allows_module(compilation.kernels, text)]
+        checks = [
+            e
+            for e in held
+            if isinstance(e, Check) and (not e.trigger or e.trigger in compilation.seen)
+        ]
+        before = generic_text(value) if checks and not isinstance(value, (str, bytes)) else text
+
+        def compile_(given: Any) -> Any:
+            return with_passes(
+                [e for e in held if not isinstance(e, (Check, Override)) and e.trigger in text],
+                given,
+                metadata,
+            )
+
+        whole: Callable[[Any], Any] = compile_
+        for override in held:
+            if isinstance(override, Override):
+                whole = _overridden(override, whole)
+        result = whole(value)
+        for check in checks:
             check.run(before, metadata)
         return result
 
-    def with_passes(wanted: Sequence[Insert], module: Any, metadata: Any) -> Any:
+    def with_passes(wanted: Sequence[Edit], module: Any, metadata: Any) -> Any:
         if not wanted:
             return stage(module, metadata)
         runner = Runner(name, wanted, record(stage))
         box = Box(module)
         result = instrument(stage, runner)(box, metadata)
-        if runner.due:
+        if runner.plan.due:
             raise PipelineError(
                 f"the stage {name} ended before its passes {runner.names[runner.done :]}",
                 hint="its passes depend on the module; report it with the Triton release",
@@ -263,5 +373,21 @@ def edited_stage(
     return run
 
 
-def _trigger(edit: Edit) -> str:
-    return trigger_of(edit.python_pass) if isinstance(edit, Insert) else edit.trigger
+def _overridden(override: Override, compile_: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """A stage's function with another in its place, which gets the first."""
+
+    def run(value: Any) -> Any:
+        from triton._C.libtriton import ir
+
+        result = override.function(value, compile_)
+        kinds = {"module": ir.module, "str": str, "bytes": bytes}
+        kind = _KINDS.get(override.stage)
+        if kind is not None and not isinstance(result, kinds[kind]):
+            raise OverrideReturned(
+                f"the function returned {type(result).__name__}, the stage makes {kind}",
+                where=f"{override} (pipeline {override.pipeline})",
+                hint="return what compile_(value) returns, or the like",
+            )
+        return result
+
+    return run
