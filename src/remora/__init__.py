@@ -11,7 +11,7 @@ from remora.errors import RemoraError
 if TYPE_CHECKING:
     from xdsl.passes import ModulePass
 
-    from remora.dsl import op
+    from remora.dsl.op import op
     from remora.dsl.pipeline import lowering_pipeline
     from remora.pipeline import PassRef, Pipeline, attach, stock, use
     from remora.plugins import Plugin
