@@ -233,6 +233,16 @@ class Call:
             from remora.dsl.reference import run_reference
 
             return run_reference(self, operands, results, attributes)
+        from remora.dsl.pipeline import is_lowered
+
+        if not is_lowered(self.op.__module__):
+            raise PluginError(
+                f"{self.op.name}: no pipeline in force lowers it",
+                where=self.where,
+                hint="activate() its plugin, or compile within remora.use("
+                f'remora.lowering_pipeline("{self.op.name.partition(".")[0]}", '
+                f'"{self.op.__module__}"))',
+            )
         handles: list[Any] = []
         for operand in operands:
             operand._flatten_ir(handles)

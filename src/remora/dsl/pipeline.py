@@ -24,3 +24,19 @@ def lowering_pipeline(name: str, *modules: str) -> Pipeline:
     """
     lower = PassRef(LOWER_OPERATIONS, trigger=TRIGGER, also=modules)
     return Pipeline(name).insert(lower, after="ttgir/coalesce")
+
+
+def is_lowered(module: str) -> bool:
+    """Whether a pipeline in force lowers what ``module`` declares, and has it in its key."""
+    from remora.pipeline.active import active
+
+    package = module.partition(".")[0]
+    passes = (getattr(e, "python_pass", None) for p in active.pipelines() for e in p.edits)
+    for one in passes:
+        if isinstance(one, PassRef) and one.target == LOWER_OPERATIONS:
+            known = one.also
+        else:  # a plugin may lower its operations with a pass of its own
+            known = (one.module_name if isinstance(one, PassRef) else type(one).__module__,)
+        if package in {name.partition(".")[0] for name in known}:
+            return True
+    return False
