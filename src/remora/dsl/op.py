@@ -269,6 +269,14 @@ def describe(value: Any) -> str:
     return f"{value!r} ({type(value).__name__})"
 
 
+def _is_called_by(module: Any) -> bool:
+    """Whether a function of a module is running further up."""
+    frame: Any = sys._getframe(1)
+    while frame is not None and frame.f_globals is not vars(module):
+        frame = frame.f_back
+    return frame is not None
+
+
 def _kernel_frame() -> Any:
     """The innermost frame outside Remora and Triton."""
     frame: Any = sys._getframe(1)
@@ -363,7 +371,7 @@ class Op:
     def _interpreter(self) -> Any:
         """The interpreter's semantics, when a kernel is being interpreted."""
         interpreter = sys.modules.get("triton.runtime.interpreter")
-        if interpreter is None or interpreter.interpreter_builder.grid_idx is None:
+        if interpreter is None or not _is_called_by(interpreter):
             raise NeedsCompiler(
                 f"{self.name} was called outside a kernel",
                 hint="call it in a @triton.jit function; to run kernels with the reference "

@@ -99,6 +99,8 @@ def _masked(call: Call, buffer: Any, mask: Any, other: Any) -> tuple[Any, Any]:
             )
         return None, None
     mask = call.tensor("mask", mask, dtypes=(tl.int1,))
+    if isinstance(other, int) and buffer.dtype.is_floating():
+        other = float(other)  # Triton converts no integer to fp8
     for name, value in (("mask", mask), ("other", other)):
         if not isinstance(value, tl.tensor):
             continue
