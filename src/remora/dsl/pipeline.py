@@ -31,12 +31,13 @@ def is_lowered(module: str) -> bool:
     from remora.pipeline.active import active
 
     package = module.partition(".")[0]
-    passes = (getattr(e, "python_pass", None) for p in active.pipelines() for e in p.edits)
-    for one in passes:
-        if isinstance(one, PassRef) and one.target == LOWER_OPERATIONS:
-            known = one.also
-        else:  # a plugin may lower its operations with a pass of its own
-            known = (one.module_name if isinstance(one, PassRef) else type(one).__module__,)
-        if package in {name.partition(".")[0] for name in known}:
-            return True
+    subjects = (e.subject for p in active.pipelines() for e in p.edits)
+    for subject in subjects:
+        for one in subject if isinstance(subject, tuple) else (subject,):
+            if isinstance(one, PassRef) and one.target == LOWER_OPERATIONS:
+                known = one.also
+            else:  # a plugin may lower its operations with a pass of its own
+                known = (one.module_name if isinstance(one, PassRef) else type(one).__module__,)
+            if package in {name.partition(".")[0] for name in known}:
+                return True
     return False
