@@ -1,0 +1,458 @@
+"""Compiles the listed kernels with and without Remora, and compares.
+
+    python corpus/run.py [--target cuda:90 hip:gfx950] [--sample N] [--jobs 2] [--json FILE]
+
+Each kernel is compiled by stock Triton twice, then with a Python pass that
+changes nothing before every stock pass of ``ttir`` and ``ttgir`` and at their
+ends, then with one such pass where TLX has its own, after ``ttgir/coalesce``.
+PTX and AMDGCN have to be the same, byte for byte, and ``ir.write(ir.read(t))``
+has to be ``t`` for the module's text at each of those places.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import queue
+import random
+import resource
+import statistics
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from dataclasses import asdict, dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, ClassVar
+
+HERE = Path(__file__).parent
+TARGETS = ("cuda:90", "hip:gfx950")
+#: A compilation that takes longer is ended and counted as one that did not finish.
+LIMIT = 600
+GOOD = ("same",)
+STOCK = ("refused", "varies", "missing")
+
+
+@dataclass
+class Result:
+    """What came of one kernel for one target.
+
+    outcome: ``same``; or of stock Triton: ``refused``, ``varies``; ``missing``
+        where the package is not installed; or a bug of ours: ``differs`` (other
+        code), ``text`` (a text that did not come back), ``error``, ``died``.
+    ops: operations of the largest module that a pass saw.
+    places: how many round trips were made.
+    stock, one, everywhere: CPU seconds of this process, from Python to assembly.
+    """
+
+    name: str
+    package: str
+    target: str
+    outcome: str = "same"
+    detail: str = ""
+    ops: int = 0
+    places: int = 0
+    stock: float = 0.0
+    one: float = 0.0
+    everywhere: float = 0.0
+
+
+# --- in a worker ------------------------------------------------------------------------------
+
+
+def _gpu_target(target: str) -> Any:
+    from triton.backends.compiler import GPUTarget
+
+    kind, _, arch = target.partition(":")
+    return GPUTarget(kind, int(arch) if kind == "cuda" else arch, 32 if kind == "cuda" else 64)
+
+
+def assembly(entry: Any, target: str) -> tuple[str, float]:
+    """PTX or AMDGCN of a kernel, and how long it took, by the steps of ``triton.compile``."""
+    from triton._C.libtriton import ir
+    from triton.compiler.compiler import make_backend
+
+    gpu = _gpu_target(target)
+    source = entry.source()
+    begin = time.process_time()
+    backend = make_backend(gpu)
+    options = backend.parse_options({**entry.options, **source.parse_options()})
+    stages: dict[str, Any] = {}
+    backend.add_stages(stages, options, source.language)
+    context = ir.context()
+    ir.load_dialects(context)
+    backend.load_dialects(context)
+    module = source.make_ir(
+        gpu,
+        options,
+        backend.get_codegen_implementation(options),
+        backend.get_module_map(),
+        context,
+    )
+    metadata = {"hash": "", "target": gpu, **options.__dict__}
+    for name, stage in stages.items():
+        module = stage(module, metadata)
+        if name in ("ptx", "amdgcn"):
+            break
+    return str(module), time.process_time() - begin
+
+
+@cache
+def _identity() -> Any:
+    """The class of the pass that changes nothing; with remora, which the parent does not need."""
+    import remora
+    from remora import ir
+
+    stock_read = ir.read
+    last: list[str] = []
+
+    def read(text: str) -> Any:
+        last[:] = [text]
+        return stock_read(text)
+
+    ir.read = read
+
+    @dataclass(frozen=True)
+    class Identity(remora.ModulePass):
+        """Counts, and where it ``compares`` writes the module and looks at the text."""
+
+        name: ClassVar[str] = "identity"
+        compares: bool = True
+        ops: ClassVar[list[int]] = []
+        changed: ClassVar[list[tuple[str, str]]] = []
+
+        def apply(self, ctx: Any, module: Any) -> None:
+            if not self.compares:
+                return
+            self.ops.append(sum(1 for _ in module.walk()))
+            written = ir.write(module)
+            if written != last[0]:
+                self.changed.append((last[0], written))
+
+    return Identity
+
+
+@cache
+def _pipelines(target: str, options: tuple[tuple[str, Any], ...]) -> tuple[Any, Any]:
+    """Identity everywhere, and in TLX's place only."""
+    from triton.backends.compiler import Language
+    from triton.compiler.compiler import make_backend
+
+    import remora
+    from remora.pipeline import anchors, record
+
+    identity = _identity()
+    backend = make_backend(_gpu_target(target))
+    stages: dict[str, Any] = {}
+    backend.add_stages(stages, backend.parse_options(dict(options)), Language.TRITON)
+    everywhere = remora.Pipeline("everywhere")
+    for stage in ("ttir", "ttgir"):
+        for anchor in anchors(record(stages[stage])):
+            everywhere = everywhere.insert(identity(), before=f"{stage}/{anchor}")
+        everywhere = everywhere.insert(identity(), at=f"{stage}/end")
+    one = remora.Pipeline("one").insert(identity(compares=False), after="ttgir/coalesce")
+    return everywhere, one
+
+
+def check(entry: Any, target: str, keep: Path | None = None) -> Result:
+    """Compile one kernel for one target in every way, and compare."""
+    import remora
+
+    result = Result(entry.name, entry.package, target)
+    if why := entry.missing():
+        result.outcome, result.detail = "missing", why
+        return result
+    try:
+        stock, _ = assembly(entry, target)
+    except Exception as error:
+        result.outcome, result.detail = "refused", _first_line(error)
+        return result
+    identity = _identity()
+    identity.ops.clear()
+    identity.changed.clear()
+    options = tuple(sorted(entry.options.items()))
+    everywhere, one = _pipelines(target, options)
+    try:
+        with remora.use(everywhere):
+            ours, result.everywhere = assembly(entry, target)
+        again, result.stock = assembly(entry, target)
+        with remora.use(one):
+            ours_once, result.one = assembly(entry, target)
+    except Exception as error:
+        result.outcome, result.detail = "error", _first_line(error)
+        return result
+    result.ops, result.places = max(identity.ops, default=0), len(identity.ops)
+    if identity.changed:
+        result.outcome = "text"
+        result.detail = f"{len(identity.changed)} of {result.places} texts: " + _difference(
+            *identity.changed[0]
+        )
+    elif stock != again:
+        result.outcome, result.detail = "varies", _difference(stock, again)
+    elif ours != stock or ours_once != stock:
+        result.outcome = "differs"
+        result.detail = _difference(stock, ours if ours != stock else ours_once)
+    if keep and result.outcome in ("text", "differs"):
+        folder = keep / f"{entry.kernel}-{target.replace(':', '-')}"
+        folder.mkdir(parents=True, exist_ok=True)
+        texts = {"stock.s": stock, "ours.s": ours, "once.s": ours_once}
+        if identity.changed:
+            texts |= {"read.mlir": identity.changed[0][0], "written.mlir": identity.changed[0][1]}
+        for name, text in texts.items():
+            (folder / name).write_text(text)
+    return result
+
+
+def _first_line(error: BaseException) -> str:
+    """An error's kind and what it says last: Triton puts the kernel's source before the reason."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    cause = error.__cause__ or error.__context__
+    if cause is not None and str(cause).strip():
+        lines = [f"{type(cause).__name__}: {str(cause).strip().splitlines()[0]}"]
+    said = lines[0] if "remora" in type(error).__module__ and lines else (lines or [""])[-1]
+    return f"{type(error).__name__}: {said}"[:300]
+
+
+def _difference(before: str, after: str) -> str:
+    for number, (a, b) in enumerate(zip(before.split("\n"), after.split("\n"), strict=False), 1):
+        if a != b:
+            return f"line {number}: {a.strip()[:160]!r} became {b.strip()[:160]!r}"
+    return f"{before.count(chr(10))} lines became {after.count(chr(10))}"
+
+
+def work(keep: Path | None) -> None:
+    """Answer each line of (index, target) with a line of a result."""
+    import standin
+    from entries import load
+
+    standin.install(lambda *launch: None)  # some packages do not import without a GPU
+    listed = load()
+    out = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what packages print
+    for line in sys.stdin:
+        index, target = json.loads(line)
+        out.write(json.dumps(asdict(check(listed[index], target, keep))) + "\n")
+        out.flush()
+
+
+def peak(index: int, target: str, how: str) -> dict[str, float]:
+    """Compile one kernel in this fresh process; the peak of its memory in MiB."""
+    import standin
+    from entries import load
+
+    import remora
+
+    standin.install(lambda *launch: None)
+    entry = load()[index]
+    everywhere, one = _pipelines(target, tuple(sorted(entry.options.items())))
+    pipelines = {"stock": (), "one": (one,), "everywhere": (everywhere,)}[how]
+    with remora.use(*pipelines):
+        _, seconds = assembly(entry, target)
+    return {
+        "MiB": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+        "seconds": seconds,
+    }
+
+
+# --- in the parent ----------------------------------------------------------------------------
+
+
+class Worker:
+    """A process that compiles; another is started when it dies."""
+
+    def __init__(self, keep: Path | None) -> None:
+        self.keep = keep
+        self.process: subprocess.Popen[str] | None = None
+
+    def ask(self, index: int, entry: Any, target: str) -> Result:
+        """The result for one kernel."""
+        if self.process is None or self.process.poll() is not None:
+            command = [sys.executable, __file__, "--work"]
+            if self.keep:
+                command += ["--keep", str(self.keep)]
+            self.process = subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                text=True,
+                env=_environment(),
+            )
+        process = self.process
+        assert process.stdin is not None
+        assert process.stdout is not None
+        timer = threading.Timer(LIMIT, process.kill)
+        timer.start()
+        try:
+            process.stdin.write(json.dumps([index, target]) + "\n")
+            process.stdin.flush()
+            line = process.stdout.readline()
+        except BrokenPipeError:
+            line = ""
+        finally:
+            timer.cancel()
+        if line:
+            return Result(**json.loads(line))
+        code = process.wait()
+        return Result(entry.name, entry.package, target, "died", f"the process ended with {code}")
+
+    def close(self) -> None:
+        """End the process."""
+        if self.process is not None and self.process.stdin is not None:
+            self.process.stdin.close()
+            self.process.wait()
+
+
+def _environment() -> dict[str, str]:
+    return {**os.environ, "TRITON_DEFAULT_FP_FUSION": "1", "GEMS_VENDOR": "nvidia"}
+
+
+def run_all(
+    chosen: list[tuple[int, Any, str]], jobs: int, keep: Path | None, every: Any
+) -> list[Result]:
+    """Check kernels in ``jobs`` processes."""
+    todo: queue.SimpleQueue[tuple[int, Any, str]] = queue.SimpleQueue()
+    for item in chosen:
+        todo.put(item)
+    results: list[Result] = []
+
+    def loop() -> None:
+        worker = Worker(keep)
+        while True:
+            try:
+                index, entry, target = todo.get_nowait()
+            except queue.Empty:
+                return worker.close()
+            result = worker.ask(index, entry, target)
+            results.append(result)
+            every(result, len(results), len(chosen))
+
+    threads = [threading.Thread(target=loop) for _ in range(jobs)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return sorted(results, key=lambda r: (r.package, r.name, r.target))
+
+
+def overhead(results: list[Result]) -> dict[str, float]:
+    """What one pass adds to a compilation: of the median kernel, and how it is spread."""
+    ratios = sorted(100 * (r.one / r.stock - 1) for r in results if r.outcome == "same" and r.stock)
+    if len(ratios) < 2:
+        return {}
+    cuts = statistics.quantiles(ratios, n=10)
+    return {"median": statistics.median(ratios), "p10": cuts[0], "p90": cuts[-1]}
+
+
+def memory(results: list[Result], entries: list[Any]) -> dict[str, Any]:
+    """The peak of memory for the largest kernel, stock and with the pass."""
+    largest = max((r for r in results if r.outcome == "same"), key=lambda r: r.ops, default=None)
+    if largest is None:
+        return {}
+    index = next(i for i, e in enumerate(entries) if e.name == largest.name)
+    found: dict[str, Any] = {"kernel": largest.name, "target": largest.target, "ops": largest.ops}
+    for how in ("stock", "one", "everywhere"):
+        command = [sys.executable, __file__, "--peak", str(index), largest.target, how]
+        done = subprocess.run(
+            command,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            env=_environment(),
+        )
+        found[how] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def table(results: list[Result]) -> str:
+    """The summary: a row for each package and target."""
+    columns = ("same", "refused", "varies", "missing", "differs", "text", "error", "died")
+    rows = [("package", "target", "kernels", *columns)]
+    keys = sorted({(r.package, r.target) for r in results})
+    for package, target in [*keys, *sorted({("all", t) for _, t in keys})]:
+        counts = Counter(
+            r.outcome for r in results if r.target == target and package in (r.package, "all")
+        )
+        rows.append((package, target, str(counts.total()), *(str(counts[c]) for c in columns)))
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return "\n".join(
+        "  ".join(
+            cell.ljust(w) if i < 2 else cell.rjust(w)
+            for i, (cell, w) in enumerate(zip(row, widths, strict=True))
+        )
+        for row in rows
+    )
+
+
+def main() -> int:
+    from entries import load
+
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--target", nargs="+", default=list(TARGETS))
+    parser.add_argument("--sample", type=int, help="so many kernels, the same each time")
+    parser.add_argument("--only", help="kernels whose module:name contains this")
+    parser.add_argument("--package", help="kernels of this package")
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--keep", type=Path, help="a folder for the texts of what differs")
+    parser.add_argument("--no-memory", action="store_true", help="do not measure memory")
+    parser.add_argument("--work", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--peak", nargs=3, help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.work:
+        work(args.keep)
+        return 0
+    if args.peak:
+        print(json.dumps(peak(int(args.peak[0]), args.peak[1], args.peak[2])))
+        return 0
+    entries = load()
+    kernels = [
+        (i, e)
+        for i, e in enumerate(entries)
+        if (not args.only or args.only in e.name) and args.package in (None, e.package)
+    ]
+    if args.sample and args.sample < len(kernels):
+        kernels = sorted(
+            random.Random(0).sample(kernels, args.sample), key=lambda numbered: numbered[0]
+        )
+    chosen = [(i, e, target) for target in args.target for i, e in kernels]
+
+    def every(result: Result, done: int, total: int) -> None:
+        if result.outcome not in GOOD:
+            print(
+                f"{result.outcome:8} {result.target:10} {result.name}\n         {result.detail}",
+                flush=True,
+            )
+        if done % 50 == 0:
+            print(f"{done} of {total}", file=sys.stderr, flush=True)
+
+    begin = time.time()
+    results = run_all(chosen, args.jobs, args.keep, every)
+    print(table(results))
+    from importlib.metadata import version
+
+    summary: dict[str, Any] = {
+        "triton": version("triton"),
+        "python": platform.python_version(),
+        "seconds": round(time.time() - begin, 1),
+        "round trips": sum(r.places for r in results),
+        "outcomes": Counter(r.outcome for r in results),
+        "overhead of one pass, %": overhead(results),
+    }
+    if not args.no_memory:
+        summary["memory of the largest"] = memory(results, entries)
+    print(json.dumps(summary, indent=2))
+    if args.json:
+        args.json.write_text(
+            json.dumps({**summary, "results": [asdict(r) for r in results]}, indent=1) + "\n"
+        )
+    return int(any(r.outcome not in (*GOOD, *STOCK) for r in results))
+
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(HERE))
+    sys.exit(main())
