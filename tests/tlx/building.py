@@ -24,7 +24,7 @@ def build(kernel: Any, target: str, *, options: dict[str, Any] | None = None, **
     for index, parameter in enumerate(kernel.params):
         name = parameter.name
         value = given.pop(name, parameter.default)
-        if parameter.is_constexpr:
+        if parameter.is_constexpr or not isinstance(value, str):
             signature[name], constants[name] = "constexpr", value
             continue
         kind, _, divisor = value.partition(":")
