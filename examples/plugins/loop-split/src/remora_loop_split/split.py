@@ -14,6 +14,7 @@ import remora
 from remora.ir.attributes import text_of
 from remora.ir.build import Builder, attribute, erase, op_name
 from remora_loop_split.affine import Constraint, LoopForms
+from remora_loop_split.carried import advance, advanced
 from remora_loop_split.comparisons import EQUAL, Comparison, comparisons
 from remora_loop_split.ranges import Range, Ranges, constant_of, is_signed, width_of
 from remora_loop_split.wide import Wide, WideArithmetic
@@ -252,13 +253,15 @@ def _split_at(part: _Part, place: Wide) -> tuple[_Part, _Part]:
     place: from the lower bound to the upper one.
     """
     first = part.loop
-    wide = WideArithmetic(first, LoopForms(first))
+    forms = LoopForms(first)
+    wide = WideArithmetic(first, forms)
     lower, upper, step = first.operands[:3]
     kind = lower.type
     end = wide.value(place, kind)
     second_lower, second_upper = end, upper
+    count = wide.less(place, wide.read(lower))
     if constant_of(step) != 1:
-        count = wide.steps(wide.less(place, wide.read(lower)), wide.read(step))
+        count = wide.steps(count, wide.read(step))
         # As a multiple of the step, which tells the stock passes how it is aligned.
         start = wide.add(wide.read(lower), wide.product(count, wide.read(step)))
         # Past the upper bound it may not be a number of the type: no iteration then.
@@ -270,9 +273,17 @@ def _split_at(part: _Part, place: Wide) -> tuple[_Part, _Part]:
     Rewriter.insert_op(second, InsertPoint.after(first))
     first.operands[1] = end
     second.operands[0], second.operands[1] = second_lower, second_upper
+    between = WideArithmetic(second, forms)
     for index, (result, last) in enumerate(zip(first.results, second.results, strict=True)):
         result.replace_uses_with_if(last, lambda use: use.operation is not second)
-        second.operands[3 + index] = result
+        # A result that is not used costs nothing: the stock software pipelining
+        # would carry a pointer, and select it, through every iteration.
+        additions = advance(first, forms, index)
+        if additions is None:
+            second.operands[3 + index] = result
+        else:
+            start_value = first.operands[3 + index]
+            second.operands[3 + index] = advanced(start_value, additions, count, between)
     # Copies of copies: what stood for a value in the loop stands for it in both.
     copied = {value: copies.get(here, here) for value, here in part.copies.items()}
     done = {copies[value] for value in part.done if value in copies}

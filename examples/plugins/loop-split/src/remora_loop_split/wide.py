@@ -10,7 +10,7 @@ from xdsl.ir import Operation, SSAValue
 
 from remora.ir.build import Builder
 from remora_loop_split.affine import Constraint, LoopForms
-from remora_loop_split.ranges import constant_of, width_of
+from remora_loop_split.ranges import constant_of, signed, width_of
 
 Wide = int | SSAValue
 
@@ -63,8 +63,10 @@ class WideArithmetic:
         return self._op(name, [self.value(a), self.value(b)])
 
     def value(self, wide: Wide, kind: Any = _I64) -> SSAValue:
-        """As a value of an integer type, which the number has to fit."""
+        """As a value of an integer type, modulo its size."""
         if isinstance(wide, int):
+            half = signed(kind.width.data).high + 1
+            wide = (wide + half) % (2 * half) - half
             constant = self._constants.get((wide, kind))
             if constant is None:
                 attributes = {"value": IntegerAttr(wide, kind)}
