@@ -2,11 +2,12 @@
 
     python corpus/run.py [--target cuda:90 hip:gfx950] [--sample N] [--jobs 2] [--json FILE]
 
-Each kernel is compiled by stock Triton twice, then with a Python pass that
-changes nothing before every stock pass of ``ttir`` and ``ttgir`` and at their
-ends, then with one such pass where TLX has its own, after ``ttgir/coalesce``.
-PTX and AMDGCN have to be the same, byte for byte, and ``ir.write(ir.read(t))``
-has to be ``t`` for the module's text at each of those places.
+Each kernel is compiled by stock Triton, and with a Python pass that changes
+nothing before every stock pass of ``ttir`` and ``ttgir`` and at their ends. PTX
+and AMDGCN have to be the same, byte for byte, and ``ir.write(ir.read(t))`` has
+to be ``t`` for the module's text at each of those places. ``--time N`` measures,
+too: the shortest of N compilations by stock Triton and with one such pass where
+TLX has its own, after ``ttgir/coalesce``.
 """
 
 from __future__ import annotations
@@ -64,19 +65,13 @@ class Result:
 # --- in a worker ------------------------------------------------------------------------------
 
 
-def _gpu_target(target: str) -> Any:
-    from triton.backends.compiler import GPUTarget
-
-    kind, _, arch = target.partition(":")
-    return GPUTarget(kind, int(arch) if kind == "cuda" else arch, 32 if kind == "cuda" else 64)
-
-
 def assembly(entry: Any, target: str) -> tuple[str, float]:
     """PTX or AMDGCN of a kernel, and how long it took, by the steps of ``triton.compile``."""
+    from standin import gpu_target
     from triton._C.libtriton import ir
     from triton.compiler.compiler import make_backend
 
-    gpu = _gpu_target(target)
+    gpu = gpu_target(target)
     source = entry.source()
     begin = time.process_time()
     backend = make_backend(gpu)
@@ -101,44 +96,54 @@ def assembly(entry: Any, target: str) -> tuple[str, float]:
     return str(module), time.process_time() - begin
 
 
+#: What the passes saw: operations of each module, and texts that did not come back.
+_ops: list[int] = []
+_changed: list[tuple[str, str]] = []
+
+
 @cache
 def _identity() -> Any:
-    """The class of the pass that changes nothing; with remora, which the parent does not need."""
+    """The pass that changes nothing; with remora, which the parent does not need.
+
+    The runner reads each module's text, and writes it after the pass: the two
+    are compared there.
+    """
     import remora
     from remora import ir
 
-    stock_read = ir.read
+    stock_read, stock_write = ir.read, ir.write
     last: list[str] = []
 
     def read(text: str) -> Any:
         last[:] = [text]
         return stock_read(text)
 
-    ir.read = read
+    def write(module: Any, **options: Any) -> str:
+        written = stock_write(module, **options)
+        if last and not options:
+            if written != last[0]:
+                _changed.append((last[0], written))
+            last.clear()
+        return written
+
+    ir.read, ir.write = read, write
 
     @dataclass(frozen=True)
     class Identity(remora.ModulePass):
-        """Counts, and where it ``compares`` writes the module and looks at the text."""
+        """Counts the operations."""
 
         name: ClassVar[str] = "identity"
-        compares: bool = True
-        ops: ClassVar[list[int]] = []
-        changed: ClassVar[list[tuple[str, str]]] = []
 
         def apply(self, ctx: Any, module: Any) -> None:
-            if not self.compares:
-                return
-            self.ops.append(sum(1 for _ in module.walk()))
-            written = ir.write(module)
-            if written != last[0]:
-                self.changed.append((last[0], written))
+            _ops.append(sum(1 for _ in module.walk()))
 
-    return Identity
+    return Identity()
 
 
 @cache
 def _pipelines(target: str, options: tuple[tuple[str, Any], ...]) -> tuple[Any, Any]:
     """Identity everywhere, and in TLX's place only."""
+    from standin import gpu_target
     from triton.backends.compiler import Language
     from triton.compiler.compiler import make_backend
 
@@ -146,19 +151,31 @@ def _pipelines(target: str, options: tuple[tuple[str, Any], ...]) -> tuple[Any, 
     from remora.pipeline import anchors, record
 
     identity = _identity()
-    backend = make_backend(_gpu_target(target))
+    backend = make_backend(gpu_target(target))
     stages: dict[str, Any] = {}
     backend.add_stages(stages, backend.parse_options(dict(options)), Language.TRITON)
     everywhere = remora.Pipeline("everywhere")
     for stage in ("ttir", "ttgir"):
         for anchor in anchors(record(stages[stage])):
-            everywhere = everywhere.insert(identity(), before=f"{stage}/{anchor}")
-        everywhere = everywhere.insert(identity(), at=f"{stage}/end")
-    one = remora.Pipeline("one").insert(identity(compares=False), after="ttgir/coalesce")
+            everywhere = everywhere.insert(identity, before=f"{stage}/{anchor}")
+        everywhere = everywhere.insert(identity, at=f"{stage}/end")
+    one = remora.Pipeline("one").insert(identity, after="ttgir/coalesce")
     return everywhere, one
 
 
-def check(entry: Any, target: str, keep: Path | None = None) -> Result:
+def timings(entry: Any, target: str, one: Any, repeats: int) -> tuple[float, float]:
+    """The shortest of several compilations: stock, and with one pass that changes nothing."""
+    import remora
+
+    stock, ours = [], []
+    for _ in range(repeats):
+        stock.append(assembly(entry, target)[1])
+        with remora.use(one):
+            ours.append(assembly(entry, target)[1])
+    return min(stock), min(ours)
+
+
+def check(entry: Any, target: str, keep: Path | None = None, repeats: int = 0) -> Result:
     """Compile one kernel for one target in every way, and compare."""
     import remora
 
@@ -171,37 +188,31 @@ def check(entry: Any, target: str, keep: Path | None = None) -> Result:
     except Exception as error:
         result.outcome, result.detail = "refused", _first_line(error)
         return result
-    identity = _identity()
-    identity.ops.clear()
-    identity.changed.clear()
-    options = tuple(sorted(entry.options.items()))
-    everywhere, one = _pipelines(target, options)
+    _ops.clear()
+    _changed.clear()
+    everywhere, one = _pipelines(target, tuple(sorted(entry.options.items())))
     try:
         with remora.use(everywhere):
             ours, result.everywhere = assembly(entry, target)
-        again, result.stock = assembly(entry, target)
-        with remora.use(one):
-            ours_once, result.one = assembly(entry, target)
+        result.ops, result.places = max(_ops, default=0), len(_ops)
+        if repeats:
+            result.stock, result.one = timings(entry, target, one, repeats)
     except Exception as error:
         result.outcome, result.detail = "error", _first_line(error)
         return result
-    result.ops, result.places = max(identity.ops, default=0), len(identity.ops)
-    if identity.changed:
+    if _changed:
         result.outcome = "text"
-        result.detail = f"{len(identity.changed)} of {result.places} texts: " + _difference(
-            *identity.changed[0]
-        )
-    elif stock != again:
-        result.outcome, result.detail = "varies", _difference(stock, again)
-    elif ours != stock or ours_once != stock:
-        result.outcome = "differs"
-        result.detail = _difference(stock, ours if ours != stock else ours_once)
+        result.detail = f"{len(_changed)} of {result.places} texts: {_difference(*_changed[0])}"
+    elif ours != stock:
+        again, _ = assembly(entry, target)
+        result.outcome = "differs" if again == stock else "varies"
+        result.detail = _difference(stock, ours if again == stock else again)
     if keep and result.outcome in ("text", "differs"):
         folder = keep / f"{entry.kernel}-{target.replace(':', '-')}"
         folder.mkdir(parents=True, exist_ok=True)
-        texts = {"stock.s": stock, "ours.s": ours, "once.s": ours_once}
-        if identity.changed:
-            texts |= {"read.mlir": identity.changed[0][0], "written.mlir": identity.changed[0][1]}
+        texts = {"stock.s": stock, "ours.s": ours}
+        if _changed:
+            texts |= {"read.mlir": _changed[0][0], "written.mlir": _changed[0][1]}
         for name, text in texts.items():
             (folder / name).write_text(text)
     return result
@@ -224,18 +235,17 @@ def _difference(before: str, after: str) -> str:
     return f"{before.count(chr(10))} lines became {after.count(chr(10))}"
 
 
-def work(keep: Path | None) -> None:
-    """Answer each line of (index, target) with a line of a result."""
+def work(target: str, keep: Path | None, repeats: int) -> None:
+    """Answer each line, a kernel's number in the list, with a line of a result."""
     import standin
     from entries import load
 
-    standin.install(lambda *launch: None)  # some packages do not import without a GPU
+    standin.install(lambda *launch: None, target)  # some packages do not import without a GPU
     listed = load()
     out = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what packages print
     for line in sys.stdin:
-        index, target = json.loads(line)
-        out.write(json.dumps(asdict(check(listed[index], target, keep))) + "\n")
+        out.write(json.dumps(asdict(check(listed[int(line)], target, keep, repeats))) + "\n")
         out.flush()
 
 
@@ -246,7 +256,7 @@ def peak(index: int, target: str, how: str) -> dict[str, float]:
 
     import remora
 
-    standin.install(lambda *launch: None)
+    standin.install(lambda *launch: None, target)
     entry = load()[index]
     everywhere, one = _pipelines(target, tuple(sorted(entry.options.items())))
     pipelines = {"stock": (), "one": (one,), "everywhere": (everywhere,)}[how]
@@ -262,20 +272,18 @@ def peak(index: int, target: str, how: str) -> dict[str, float]:
 
 
 class Worker:
-    """A process that compiles; another is started when it dies."""
+    """A process that compiles for one target; another is started when it dies."""
 
-    def __init__(self, keep: Path | None) -> None:
-        self.keep = keep
+    def __init__(self, target: str, *options: str) -> None:
+        self.target = target
+        self.options = options
         self.process: subprocess.Popen[str] | None = None
 
-    def ask(self, index: int, entry: Any, target: str) -> Result:
+    def ask(self, index: int, entry: Any) -> Result:
         """The result for one kernel."""
         if self.process is None or self.process.poll() is not None:
-            command = [sys.executable, __file__, "--work"]
-            if self.keep:
-                command += ["--keep", str(self.keep)]
             self.process = subprocess.Popen(
-                command,
+                [sys.executable, __file__, "--work", self.target, *self.options],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
@@ -288,7 +296,7 @@ class Worker:
         timer = threading.Timer(LIMIT, process.kill)
         timer.start()
         try:
-            process.stdin.write(json.dumps([index, target]) + "\n")
+            process.stdin.write(f"{index}\n")
             process.stdin.flush()
             line = process.stdout.readline()
         except BrokenPipeError:
@@ -298,7 +306,9 @@ class Worker:
         if line:
             return Result(**json.loads(line))
         code = process.wait()
-        return Result(entry.name, entry.package, target, "died", f"the process ended with {code}")
+        return Result(
+            entry.name, entry.package, self.target, "died", f"the process ended with {code}"
+        )
 
     def close(self) -> None:
         """End the process."""
@@ -308,11 +318,11 @@ class Worker:
 
 
 def _environment() -> dict[str, str]:
-    return {**os.environ, "TRITON_DEFAULT_FP_FUSION": "1", "GEMS_VENDOR": "nvidia"}
+    return {**os.environ, "TRITON_DEFAULT_FP_FUSION": "1"}
 
 
 def run_all(
-    chosen: list[tuple[int, Any, str]], jobs: int, keep: Path | None, every: Any
+    chosen: list[tuple[int, Any, str]], jobs: int, options: list[str], every: Any
 ) -> list[Result]:
     """Check kernels in ``jobs`` processes."""
     todo: queue.SimpleQueue[tuple[int, Any, str]] = queue.SimpleQueue()
@@ -321,15 +331,18 @@ def run_all(
     results: list[Result] = []
 
     def loop() -> None:
-        worker = Worker(keep)
+        workers: dict[str, Worker] = {}
         while True:
             try:
                 index, entry, target = todo.get_nowait()
             except queue.Empty:
-                return worker.close()
-            result = worker.ask(index, entry, target)
+                break
+            worker = workers.setdefault(target, Worker(target, *options))
+            result = worker.ask(index, entry)
             results.append(result)
             every(result, len(results), len(chosen))
+        for worker in workers.values():
+            worker.close()
 
     threads = [threading.Thread(target=loop) for _ in range(jobs)]
     for thread in threads:
@@ -398,13 +411,16 @@ def main() -> int:
     parser.add_argument("--package", help="kernels of this package")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--log", type=Path, help="a file for each result as it comes")
+    parser.add_argument("--again", type=Path, help="only what was not the same in this --log")
     parser.add_argument("--keep", type=Path, help="a folder for the texts of what differs")
+    parser.add_argument("--time", type=int, default=0, help="measure so many compilations")
     parser.add_argument("--no-memory", action="store_true", help="do not measure memory")
-    parser.add_argument("--work", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--work", metavar="TARGET", help=argparse.SUPPRESS)
     parser.add_argument("--peak", nargs=3, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.work:
-        work(args.keep)
+        work(args.work, args.keep, args.time)
         return 0
     if args.peak:
         print(json.dumps(peak(int(args.peak[0]), args.peak[1], args.peak[2])))
@@ -415,11 +431,25 @@ def main() -> int:
         for i, e in enumerate(entries)
         if (not args.only or args.only in e.name) and args.package in (None, e.package)
     ]
+    if args.again:
+        wanted = {
+            (r["name"], r["target"])
+            for r in map(json.loads, args.again.read_text().splitlines())
+            if r["outcome"] not in GOOD
+        }
+        kernels = [(i, e) for i, e in kernels if any((e.name, t) in wanted for t in args.target)]
     if args.sample and args.sample < len(kernels):
         kernels = sorted(
             random.Random(0).sample(kernels, args.sample), key=lambda numbered: numbered[0]
         )
-    chosen = [(i, e, target) for target in args.target for i, e in kernels]
+    chosen = [
+        (i, e, target)
+        for target in args.target
+        for i, e in kernels
+        if not args.again or (e.name, target) in wanted
+    ]
+
+    log = args.log.open("a") if args.log else None
 
     def every(result: Result, done: int, total: int) -> None:
         if result.outcome not in GOOD:
@@ -427,11 +457,17 @@ def main() -> int:
                 f"{result.outcome:8} {result.target:10} {result.name}\n         {result.detail}",
                 flush=True,
             )
+        if log:
+            log.write(json.dumps(asdict(result)) + "\n")
+            log.flush()
         if done % 50 == 0:
             print(f"{done} of {total}", file=sys.stderr, flush=True)
 
+    options = ["--time", str(args.time), *(["--keep", str(args.keep)] if args.keep else [])]
+    # What a part of a run has found should hold for the whole.
+    random.Random(1).shuffle(chosen)
     begin = time.time()
-    results = run_all(chosen, args.jobs, args.keep, every)
+    results = run_all(chosen, args.jobs, options, every)
     print(table(results))
     from importlib.metadata import version
 

@@ -39,10 +39,11 @@ class Driver:
 
     utils = _Utils()
 
-    def get_current_target(self) -> Any:
-        from triton.backends.compiler import GPUTarget
+    def __init__(self, target: str) -> None:
+        self.target = target
 
-        return GPUTarget("cuda", 90, 32)
+    def get_current_target(self) -> Any:
+        return gpu_target(self.target)
 
     def get_current_device(self) -> int:
         return 0
@@ -95,20 +96,32 @@ class Kernel:
     packed_metadata = None
 
 
-def install(launched: Callable[..., None]) -> None:
-    """Put the stand-in in force; ``launched`` gets what each launch would compile."""
-    os.environ.setdefault("GEMS_VENDOR", "nvidia")
-    _torch()
-    _triton(launched)
+def gpu_target(target: str) -> Any:
+    """Triton's target for ``cuda:90``, ``hip:gfx950`` and the like."""
+    from triton.backends.compiler import GPUTarget
+
+    kind, _, arch = target.partition(":")
+    return GPUTarget(kind, int(arch) if kind == "cuda" else arch, 32 if kind == "cuda" else 64)
 
 
-def _triton(launched: Callable[..., None]) -> None:
+def install(launched: Callable[..., None], target: str = "cuda:90") -> None:
+    """Put the stand-in in force; ``launched`` gets what each launch would compile.
+
+    With a target of ``hip`` packages import their functions for that; what torch
+    says of the GPU is as before.
+    """
+    os.environ["GEMS_VENDOR"] = "nvidia" if target.startswith("cuda") else "amd"
+    _torch(target)
+    _triton(launched, target)
+
+
+def _triton(launched: Callable[..., None], target: str) -> None:
     import triton.testing
     from triton.runtime import driver
     from triton.runtime.autotuner import Autotuner
     from triton.runtime.jit import JITFunction
 
-    driver.set_active(Driver())
+    driver.set_active(Driver(target))
 
     def compiled(
         self: Any,
@@ -181,7 +194,7 @@ METHODS = [
 ]
 
 
-def _torch() -> None:
+def _torch(target: str) -> None:
     import torch
 
     cuda, cpu = torch.device("cuda", 0), torch.device("cpu")
@@ -278,7 +291,10 @@ def _torch() -> None:
         "_DeviceGuard": nothing,
     }.items():
         setattr(torch.cuda, name, value)
-    torch.version.cuda = "12.8"
+    if target.startswith("cuda"):
+        torch.version.cuda = "12.8"
+    else:
+        torch.version.hip = "7.0"
     torch.compile = lambda model=None, **kwargs: model or (lambda function: function)  # type: ignore
     torch.cuda.default_generators = (_Generator(),)
     custom = torch.amp.custom_fwd, torch.amp.custom_bwd
