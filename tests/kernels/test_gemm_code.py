@@ -36,7 +36,7 @@ def compiled(
     # As a launch has it, a stride of 1 is a constant: Triton specialises on it.
     strides: dict[str, Any] = {
         "stride_am": number, "stride_ak": number, "stride_bk": number, "stride_bn": number,
-        "stride_cm": number, "stride_cn": number,
+        "stride_cm": number,
         "stride_am" if "a" in columns else "stride_ak": 1,
         "stride_bk" if "b" in columns else "stride_bn": 1,
         "stride_cn": 1,

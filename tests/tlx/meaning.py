@@ -137,12 +137,23 @@ def unready(p, q, B: tl.constexpr, WHAT: tl.constexpr):
     tl.store(q + at, tlx.local_load(view))
 
 
-@pytest.mark.parametrize("what", ["no store", "no wait", "no commit", "wait for another"])
+@pytest.mark.parametrize("what", ["no wait", "no commit", "wait for another"])
+def test_what_was_not_waited_for_is_a_race(what: str) -> None:
+    p, q = random((64,), "float32"), torch.zeros(64)
+    with pytest.raises(Exception, match="in flight|ReferenceRace") as caught:
+        unready[(1,)](p, q, 64, what)
+    race = errors.ReferenceRace.of(caught.value)
+    assert race is not None
+    assert "memory is read that async_load at" in race.what
+    assert "meaning.py" in race.where
+    assert not q.any()
+
+
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float8_e4m3fn", "int8"])
-def test_what_was_not_waited_for_is_poison(what: str, dtype: str) -> None:
+def test_what_was_not_stored_is_poison(dtype: str) -> None:
     p = random((64,), dtype)
     q = torch.zeros_like(p)
-    unready[(1,)](p, q, 64, what)
+    unready[(1,)](p, q, 64, "no store")
     if dtype == "int8":
         assert (q == -1).all()
     else:
@@ -151,11 +162,47 @@ def test_what_was_not_waited_for_is_poison(what: str, dtype: str) -> None:
 
 def test_each_program_begins_anew() -> None:
     p, q = random((64,), "float32"), torch.zeros(64)
-    unready[(3,)](p, q, 64, "no wait")
-    unready[(1,)](p, q, 64, "wait for another")
-    assert q.isnan().all()
-    unready[(1,)](p, q, 64, "waited for")
+    for what in ("no wait", "wait for another"):
+        with pytest.raises(Exception, match="in flight|ReferenceRace"):
+            unready[(3,)](p, q, 64, what)
+    unready[(3,)](p, q, 64, "waited for")
     assert (p == q).all()
+
+
+@triton.jit
+def overwritten(p, q, D: tl.constexpr, WHAT: tl.constexpr):
+    a = tlx.local_alloc((D, D), tlx.dtype_of(p), 2)
+    at = tl.arange(0, D)[:, None] * D + tl.arange(0, D)[None, :]
+    view = tlx.local_view(a, 0)
+    tlx.local_store(view, tl.load(p + at))
+    acc = tlx.async_dot(view, view, tl.zeros((D, D), tl.float32))
+    if WHAT == "copy":
+        tlx.async_load(p + at, view)
+    if WHAT == "store":
+        tlx.local_store(view, tl.load(p + at))
+    if WHAT == "another":
+        tlx.async_load(p + at, tlx.local_view(a, 1))
+        tlx.async_load_commit_group()
+    if WHAT == "read":
+        tl.store(p + at, tlx.local_load(view))
+    acc = tlx.async_dot_wait(0, acc)
+    if WHAT == "after":
+        tlx.local_store(view, tl.load(p + at))
+    tl.store(q + at, acc)
+
+
+@pytest.mark.parametrize("what", ["copy", "store", "another", "read", "after"])
+def test_a_buffer_that_a_product_still_reads(what: str) -> None:
+    """Writing it is a race; writing another one, reading it, and writing it later are not."""
+    p, q = random((64, 64), "float16"), torch.zeros(64, 64)
+    if what in ("copy", "store"):
+        with pytest.raises(Exception, match="in flight|ReferenceRace") as caught:
+            overwritten[(1,)](p, q, 64, what)
+        race = errors.ReferenceRace.of(caught.value)
+        assert race is not None and "memory is written that async_dot at" in race.what
+    else:
+        overwritten[(1,)](p, q, 64, what)
+        torch.testing.assert_close(q, p.float() @ p.float(), rtol=1e-5, atol=1e-4)
 
 
 @triton.jit

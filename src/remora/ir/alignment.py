@@ -73,11 +73,6 @@ def element_bytes(pointer: Attribute) -> int:
     return max(width // 8, 1)
 
 
-def _is_pointer(kind: Attribute) -> bool:
-    element = kind.element_type if isinstance(kind, TensorType) else kind
-    return "tt.ptr" in str(element)
-
-
 class Alignment:
     """The analysis of one function, on demand and cached."""
 
@@ -194,10 +189,7 @@ class Alignment:
     def _same(self, op: Operation) -> Axis:
         return self.of(op.operands[0])
 
-    _ttg_convert_layout = _arith_extsi = _arith_trunci = _same
-
-    def _arith_extui(self, op: Operation) -> Axis:
-        return self.of(op.operands[0])
+    _ttg_convert_layout = _arith_extsi = _arith_extui = _same
 
     def _arith_addi(self, op: Operation) -> Axis:
         return self._sum(op, 1, subtract=False)

@@ -185,6 +185,7 @@ def local_store(call: Call, dst: Any, src: Any) -> Any:
 
 @local_store.reference
 def _store(machine: Machine, value: Any, buffer: Any) -> None:
+    machine.touch(writes=[buffer])
     buffer[...] = value
 
 
@@ -218,6 +219,7 @@ def local_load(
 
 @local_load.reference
 def _load(machine: Machine, buffer: Any) -> np.ndarray[Any, Any]:
+    machine.touch(reads=[buffer])
     copy: np.ndarray[Any, Any] = buffer.copy()
     return copy
 

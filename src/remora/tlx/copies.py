@@ -123,7 +123,7 @@ def _load(machine: Machine, value: Any, buffer: Any, is_volatile: bool) -> None:
     def copy() -> None:
         buffer[...] = value
 
-    machine.later(_QUEUE, copy)
+    machine.later(_QUEUE, copy, writes=[buffer])
 
 
 def _tokens(call: Call, tokens: Any) -> None:

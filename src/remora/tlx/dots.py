@@ -207,7 +207,7 @@ def _dot(
         product = x @ y
         result[...] = (product + acc if accumulate else product).astype(acc.dtype)
 
-    machine.later(_QUEUE, multiply)
+    machine.later(_QUEUE, multiply, reads=[a, b])
     machine.close_group(_QUEUE)
     return result
 

@@ -75,6 +75,7 @@ class TlxAnalysis:
         # Products: the type before, so that it can be converted back at a use.
         self._before: dict[SSAValue, Attribute] = {}
         self._in_flight: set[SSAValue] = set()
+        self._converted: set[Operation] = set()  # the conversions that ``finish`` makes
         for op in lowering.ops:
             if op.name == "tlx.async_dot":
                 self._spread(op)
@@ -321,11 +322,6 @@ class TlxAnalysis:
             convert = Builder.before(op).op("ttg.convert_layout", [source], [value.type])
             self._converted.add(convert)
             op.operands[index] = convert.results[0]
-
-    @property
-    def _converted(self) -> set[Operation]:
-        """Conversions that ``finish`` has made."""
-        return self.__dict__.setdefault("_conversions", set())
 
     # --- lives of buffers ---------------------------------------------------------------
 
