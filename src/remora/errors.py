@@ -93,12 +93,19 @@ class ContradictingEdits(PipelineError):
     """Two edits of one stage cannot both hold."""
 
 
-class StageFailed(PipelineError):
-    """Stock passes failed in a stage that was edited; names the edits."""
+class StageFailed(PipelineError, RuntimeError):
+    """Stock passes failed in a stage that was edited, or after one that was; names the edits.
+
+    Triton's own error for it is a RuntimeError.
+    """
 
 
 class OverrideReturned(PipelineError):
     """The function in the place of a stage returned another kind of value than the stage."""
+
+
+class OverrideRaised(PipelineError):
+    """The function in the place of a stage raised an exception (the cause of this error)."""
 
 
 class PassError(RemoraError):

@@ -195,13 +195,13 @@ def test_a_pass_with_a_trigger_does_not_disturb_a_language_without_its_stage():
 
 
 def test_without_its_trigger_a_module_goes_through_the_stock_stage(fresh_cache, monkeypatch):
-    from remora.pipeline import runner
+    from remora.pipeline import editing
 
     SEEN.clear()
     stock = compile_kernel("cuda:90")
     waiting = PassRef("compiling:Look", (("tag", "x"),), trigger="tt.histogram")
     with monkeypatch.context() as patched, use(Pipeline("w").insert(waiting, at="ttir/start")):
-        patched.setattr(runner, "instrument", lambda *_: pytest.fail("the stage was rebuilt"))
+        patched.setattr(editing, "instrument", lambda *_: pytest.fail("the stage was rebuilt"))
         edited = compile_kernel("cuda:90")
     assert SEEN == []
     assert code_of(edited) == code_of(stock)

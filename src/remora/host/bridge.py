@@ -12,6 +12,7 @@ from __future__ import annotations
 import ctypes
 import os
 import re
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache
@@ -198,13 +199,22 @@ def _text_file(text: str) -> Iterator[str]:
         os.close(fd)
 
 
+_stderr_lock = threading.RLock()
+
+
 @contextmanager
 def captured_stderr() -> Iterator[list[str]]:
     """Turn file descriptor 2 to a file; what was written is in the list afterwards.
 
-    For MLIR's messages: they go to the descriptor and nowhere else.
+    For MLIR's messages: they go to the descriptor and nowhere else. One thread
+    at a time: the descriptor is the process's.
     """
     output: list[str] = []
+    with _stderr_lock:
+        yield from _captured(output)
+
+
+def _captured(output: list[str]) -> Iterator[list[str]]:
     saved, sink = os.dup(2), os.memfd_create("remora-stderr")
     try:
         os.dup2(sink, 2)

@@ -10,8 +10,8 @@ from typing import Any
 
 from remora import host
 from remora.errors import AnchorNotFound
+from remora.pipeline.editing import Compilation, edited_stage
 from remora.pipeline.edits import Check, Edit, Override, Pipeline
-from remora.pipeline.runner import Compilation, edited_stage
 from remora.pipeline.workers import carry_to_workers
 
 
@@ -90,14 +90,17 @@ class Active:
         # What follows llir is text: assembly, then the binary.
         with_passes = names[: names.index("llir") + 1] if "llir" in names else names
         by_name = any(e.when.kernel for edits in by_stage.values() for e in edits)
-        compilation = Compilation(by_name)
-        if by_name:
-            by_stage.setdefault(names[0], [])  # it says what the kernel is called
-        for name, edits in by_stage.items():
+        for edits in by_stage.values():
             for edit in edits:
                 _check_stage(edit, names, with_passes, f"{target.backend}:{target.arch}")
-            if name in stages:
-                stages[name] = edited_stage(name, stages[name], edits, compilation)
+        # From the first edit on every stage says, if it fails, what was edited.
+        edited = [names.index(name) for name in by_stage if name in names]
+        first = 0 if by_name else min(edited, default=len(names))
+        compilation = Compilation()
+        for name in names[first:]:
+            stages[name] = edited_stage(
+                name, stages[name], by_stage.get(name, []), compilation, by_name=by_name
+            )
 
     def add(self, pipeline: Pipeline) -> None:
         """Put a pipeline in force for the whole process. Adding it again does nothing."""

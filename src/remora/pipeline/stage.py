@@ -10,6 +10,7 @@ module and its class are not touched.
 from __future__ import annotations
 
 import functools
+import json
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -21,16 +22,35 @@ from remora.errors import PipelineError
 
 @dataclass(frozen=True)
 class StockPass:
-    """One pass that a stage adds: its name and how to add it to a pass manager."""
+    """One pass that a stage adds: its name and how to add it to a pass manager.
+
+    group: where the binding has it, "common." or "nvidia.ttnvgpuir."; "" for
+    what is no pass of its own but a point at which others may add some.
+    """
 
     name: str
     add: Callable[..., Any]
     arguments: tuple[Any, ...]
     keywords: dict[str, Any] = field(default_factory=dict)
+    group: str = ""
+
+    def on_command_line(self) -> str:
+        """As ``remora opt -p`` takes it."""
+        return as_call(self.group + self.name, self.arguments, self.keywords)
 
     def add_to(self, manager: Any) -> None:
         """Add the pass to a ``libtriton.ir.pass_manager``."""
         self.add(manager, *self.arguments, **self.keywords)
+
+
+def as_call(name: str, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> str:
+    """``name(1, "two", three=3)``, without parentheses where there is no argument."""
+    given = [*map(_literal, arguments), *(f"{k}={_literal(v)}" for k, v in keywords.items())]
+    return f"{name}({', '.join(given)})" if given else name
+
+
+def _literal(value: Any) -> str:
+    return json.dumps(value) if isinstance(value, str) else repr(value)
 
 
 class Session:
@@ -134,7 +154,8 @@ class Namespace:
         if isinstance(value, ModuleType):
             return Namespace(self._session, value, (*self._path, name))
         if name.startswith("add_") and self._path[0] != "llvm":
-            return functools.partial(_add, name.removeprefix("add_"), value)
+            group = ".".join(part for part in self._path if part != "passes") + "."
+            return functools.partial(_add, name.removeprefix("add_"), group, value)
         if isinstance(value, type) or not callable(value):
             return _Type(value, self._path) if self._path == ("ir",) else value
         return functools.partial(_call, value, self._path)
@@ -153,9 +174,9 @@ class _Type:
         return getattr(self._cls, name)
 
 
-def _add(name: str, add: Any, manager: Any, *args: Any, **kwargs: Any) -> None:
+def _add(name: str, group: str, add: Any, manager: Any, *args: Any, **kwargs: Any) -> None:
     if isinstance(manager, PassList):
-        manager.passes.append(StockPass(name, add, args, kwargs))
+        manager.passes.append(StockPass(name, add, args, kwargs, group))
     else:
         add(manager, *args, **kwargs)
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from remora.errors import PipelineError
+from remora.pipeline.stage import as_call
 
 if TYPE_CHECKING:
     from xdsl.passes import ModulePass
@@ -66,6 +68,11 @@ class StockRef:
 
     name: str
     arguments: tuple[Any, ...] = ()
+    keywords: tuple[tuple[str, Any], ...] = ()
+
+    def on_command_line(self) -> str:
+        """As ``remora opt -p`` takes it."""
+        return as_call(self.name, self.arguments, dict(self.keywords))
 
     def add_to(self, manager: Any) -> None:
         """Add the pass to a ``libtriton.ir.pass_manager``.
@@ -75,24 +82,31 @@ class StockRef:
         """
         adder = find_stock(self.name)
         try:
-            adder(manager, *self.arguments)
+            adder(manager, *self.arguments, **dict(self.keywords))
         except TypeError as error:
-            lines = str(error).strip().splitlines()
             raise PipelineError(
-                f"the stock pass {self.name!r} does not take the arguments {self.arguments!r}",
-                hint=" ".join(line.strip() for line in lines[1:2]) or lines[0],
+                f"the stock pass {self.name!r} does not take these arguments",
+                where=self.on_command_line(),
+                hint=f"it takes {parameters_of(adder)}",
             ) from error
 
 
-def stock(name: str, *arguments: Any) -> StockRef:
+def parameters_of(adder: Callable[..., Any]) -> str:
+    """What a stock pass takes, in words: "str, int, int"."""
+    signature = (adder.__doc__ or "").partition("(")[2].partition(") ->")[0]
+    parameters = signature.split(", ")[1:]  # without the pass manager
+    return ", ".join(re.sub(r"^arg\d+: ", "", p) for p in parameters) or "no arguments"
+
+
+def stock(name: str, *arguments: Any, **keywords: Any) -> StockRef:
     """A stock pass, to be inserted.
 
     Args:
         name: as in ``passes.common.add_cse``: ``"common.cse"``, or ``"cse"`` where
             one group alone has it; ``"nvidia.ttnvgpuir.tma_lowering"``.
-        arguments: what the pass takes, for example ``("cuda:90", 4, 32, 1)``.
+        arguments, keywords: what the binding takes, for example ``"cuda:90", 4, 32, 1``.
     """
-    return StockRef(name, arguments)
+    return StockRef(name, arguments, tuple(keywords.items()))
 
 
 def stock_passes() -> dict[str, Callable[..., Any]]:
@@ -154,7 +168,7 @@ def describe(value: Any) -> str:
     if isinstance(value, PassRef):
         return value.target
     if isinstance(value, StockRef):
-        return f"stock pass {value.name}"
+        return f"stock pass {value.on_command_line()}"
     if isinstance(value, str):
         return value
     name = getattr(value, "name", None) or getattr(value, "__qualname__", None)
