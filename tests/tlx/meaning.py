@@ -140,7 +140,7 @@ def unready(p, q, B: tl.constexpr, WHAT: tl.constexpr):
 @pytest.mark.parametrize("what", ["no wait", "no commit", "wait for another"])
 def test_what_was_not_waited_for_is_a_race(what: str) -> None:
     p, q = random((64,), "float32"), torch.zeros(64)
-    with pytest.raises(Exception, match="in flight|ReferenceRace") as caught:
+    with pytest.raises(Exception, match="ReferenceRace") as caught:
         unready[(1,)](p, q, 64, what)
     race = errors.ReferenceRace.of(caught.value)
     assert race is not None
@@ -163,7 +163,7 @@ def test_what_was_not_stored_is_poison(dtype: str) -> None:
 def test_each_program_begins_anew() -> None:
     p, q = random((64,), "float32"), torch.zeros(64)
     for what in ("no wait", "wait for another"):
-        with pytest.raises(Exception, match="in flight|ReferenceRace"):
+        with pytest.raises(Exception, match="ReferenceRace"):
             unready[(3,)](p, q, 64, what)
     unready[(3,)](p, q, 64, "waited for")
     assert (p == q).all()
@@ -196,10 +196,11 @@ def test_a_buffer_that_a_product_still_reads(what: str) -> None:
     """Writing it is a race; writing another one, reading it, and writing it later are not."""
     p, q = random((64, 64), "float16"), torch.zeros(64, 64)
     if what in ("copy", "store"):
-        with pytest.raises(Exception, match="in flight|ReferenceRace") as caught:
+        with pytest.raises(Exception, match="ReferenceRace") as caught:
             overwritten[(1,)](p, q, 64, what)
         race = errors.ReferenceRace.of(caught.value)
-        assert race is not None and "memory is written that async_dot at" in race.what
+        assert race is not None
+        assert "memory is written that async_dot at" in race.what
     else:
         overwritten[(1,)](p, q, 64, what)
         torch.testing.assert_close(q, p.float() @ p.float(), rtol=1e-5, atol=1e-4)

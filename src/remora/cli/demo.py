@@ -28,6 +28,8 @@ def demo(
     Needs no GPU, and uses one where torch finds one. Exit code 1 if anything is not ok.
     """
     os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")  # 3.9 warns where it is not set
+    # Triton reads it as it is imported; this process compiles, a child interprets.
+    os.environ.pop("TRITON_INTERPRET", None)
     report = _with_progress(run, quiet=as_json)
     if as_json:
         print(json.dumps(report, indent=2))

@@ -2,27 +2,44 @@
 
 The interpreter keeps bf16 and fp8 as integers of the same width; references
 see them as numbers (``ml_dtypes``). What is asynchronous is an effect that
-happens later, at the last moment that the program allows, so that a missing
-wait is seen; what waits makes the effects happen.
+happens later, at the last moment that the program allows; what waits makes the
+effects happen. An access to memory that an effect in flight reads or writes is a
+race, and an error.
 """
 
 from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from triton.language import core as tl
 
 from remora.dsl.values import Handle, HandleType
-from remora.errors import PluginError
+from remora.errors import PluginError, ReferenceRace
 
 if TYPE_CHECKING:
     from remora.dsl.op import Call
 
-Effect = Callable[[], None]
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True)
+class Effect:
+    """Something asynchronous that is in flight.
+
+    run: makes it happen. reads, writes: the memory that it touches. what, where:
+    the operation, and the kernel's line.
+    """
+
+    run: Callable[[], None]
+    reads: tuple[Array, ...]
+    writes: tuple[Array, ...]
+    what: str
+    where: str
 
 
 class Machine:
@@ -38,9 +55,53 @@ class Machine:
         self._open: dict[str, list[Effect]] = {}
         self._groups: dict[str, deque[list[Effect]]] = {}
 
-    def later(self, queue: str, effect: Effect) -> None:
-        """An asynchronous effect; it joins the open group of ``queue``."""
+    def later(
+        self,
+        queue: str,
+        run: Callable[[], None],
+        *,
+        reads: Sequence[Array] = (),
+        writes: Sequence[Array] = (),
+    ) -> None:
+        """An asynchronous effect; it joins the open group of ``queue``.
+
+        Args:
+            run: makes it happen, at a wait.
+            reads, writes: the memory that it touches until then.
+
+        Raises:
+            ReferenceRace: see ``touch``.
+        """
+        self.touch(reads=reads, writes=writes)
+        effect = Effect(run, tuple(reads), tuple(writes), self.call.op.__name__, self.call.where)
         self._open.setdefault(queue, []).append(effect)
+
+    def touch(self, *, reads: Sequence[Array] = (), writes: Sequence[Array] = ()) -> None:
+        """Say that memory is read or written now.
+
+        Raises:
+            ReferenceRace: an effect in flight writes it, or reads what is written.
+        """
+        for effect in self._in_flight():
+            for ours, theirs, ours_do, theirs_do in (
+                (writes, effect.writes, "written", "writes"),
+                (writes, effect.reads, "written", "reads"),
+                (reads, effect.writes, "read", "writes"),
+            ):
+                if any(np.may_share_memory(a, b) for a in ours for b in theirs):
+                    self.call.fail(
+                        ReferenceRace,
+                        f"memory is {ours_do} that {effect.what} at {effect.where} still "
+                        f"{theirs_do}",
+                        hint=f"wait for the {effect.what} first",
+                    )
+
+    def _in_flight(self) -> Iterator[Effect]:
+        for effects in self._open.values():
+            yield from effects
+        for groups in self._groups.values():
+            for effects in groups:
+                yield from effects
 
     def close_group(self, queue: str) -> None:
         """Close the open group of ``queue`` (an empty one counts too)."""
@@ -51,7 +112,7 @@ class Machine:
         groups = self._groups.setdefault(queue, deque())
         while len(groups) > pending:
             for effect in groups.popleft():
-                effect()
+                effect.run()
 
 
 _local = threading.local()
