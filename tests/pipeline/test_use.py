@@ -113,7 +113,7 @@ def test_keys_of_many_pipelines_are_not_kept_for_ever():
     for _ in range(600):
         with use(Pipeline("passing")):
             assert hook()()[0].startswith("remora:")
-    assert len(active._scope.get()._inner) <= 256
+    assert len(active.scope.get().inner) <= 256
 
 
 @pytest.mark.gpu

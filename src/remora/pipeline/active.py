@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import hashlib
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from contextvars import ContextVar, Token
+from contextvars import ContextVar
 from typing import Any
 
 from remora import host
 from remora.errors import AnchorNotFound
 from remora.pipeline.editing import Compilation, edited_stage
 from remora.pipeline.edits import Check, Edit, Override, Pipeline
-from remora.pipeline.workers import carry_to_workers
+from remora.pipeline.workers import active_mode, carry_to_workers
 
 
 class Scope:
@@ -22,7 +23,7 @@ class Scope:
     process-wide pipelines for which it was made, are still in force.
     """
 
-    __slots__ = ("_inner", "pair", "pipelines", "process")
+    __slots__ = ("inner", "pair", "pipelines", "process")
 
     # Combinations that are kept: pipelines made anew for each launch are not.
     _MOST = 256
@@ -31,49 +32,54 @@ class Scope:
         self.pipelines = pipelines
         self.process: tuple[Pipeline, ...] | None = None
         self.pair = ("", "")
-        self._inner: dict[tuple[Pipeline, ...], Scope] = {}
+        self.inner: dict[tuple[Pipeline, ...], Scope] = {}
 
     def within(self, pipelines: tuple[Pipeline, ...]) -> Scope:
-        """The scope with these pipelines added."""
-        scope = self._inner.get(pipelines)
-        if scope is None:
-            if len(self._inner) >= self._MOST:
-                self._inner.clear()
-            scope = self._inner[pipelines] = Scope(self.pipelines + pipelines)
+        """The scope with these pipelines added; kept in ``inner``."""
+        if pipelines in self.inner:
+            return self.inner[pipelines]
+        if len(self.inner) >= self._MOST:
+            self.inner.clear()
+        scope = Scope(tuple(dict.fromkeys(self.pipelines + pipelines)))
+        self.inner[pipelines] = scope
         return scope
 
-    def make_pair(self, process: tuple[Pipeline, ...]) -> tuple[str, str]:
+    def make_pair(self, process: tuple[Pipeline, ...]) -> None:
         """The keys of these pipelines after the process-wide ones."""
-        together = process + self.pipelines
+        together = dict.fromkeys(process + self.pipelines)
         key = "remora:" + ":".join(p.key for p in together) if together else ""
-        # The memory cache, this process's own, gets a number: a launch hashes it.
-        number = str(_numbers.setdefault(key, len(_numbers))) if key else ""
-        self.pair, self.process = (key, number), process
-        return self.pair
-
-
-_numbers: dict[str, int] = {}
+        # A launch hashes the memory cache's: it gets a short one.
+        self.pair = (key, hashlib.sha256(key.encode()).hexdigest()[:16] if key else "")
+        self.process = process
 
 
 class Active:
-    """The client of the stage hook: the pipelines in force, process-wide ones first."""
+    """The client of the stage hook: the pipelines in force, process-wide ones first.
+
+    A pipeline that is in force already is not put in force once more.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._process: tuple[Pipeline, ...] = ()
-        self._scope: ContextVar[Scope] = ContextVar("remora", default=Scope())  # noqa: B039
+        self.scope: ContextVar[Scope] = ContextVar("remora", default=Scope())  # noqa: B039
+        # Triton's own, looked up with the first key: importing this imports no Triton.
+        self._mode: ContextVar[Any] = ContextVar("remora mode", default=None)
 
     def pipelines(self) -> tuple[Pipeline, ...]:
         """Those in force here, in the order in which they apply."""
-        return self._process + self._scope.get().pipelines
+        return tuple(dict.fromkeys(self._process + self.scope.get().pipelines))
 
     def cache_key(self) -> tuple[str, str]:
         """See ``StageClient``."""
-        scope = self._scope.get()
-        if scope.pipelines:
-            carry_to_workers()
+        scope = self.scope.get()
         process = self._process
-        return scope.pair if scope.process is process else scope.make_pair(process)
+        if scope.process is not process:
+            scope.make_pair(process)
+            self._mode = active_mode()
+        if (mode := self._mode.get()) is not None:
+            carry_to_workers(mode, lambda: self.cache_key()[0])
+        return scope.pair
 
     def edit_stages(
         self, backend: Any, stages: dict[str, Any], options: Any, language: Any
@@ -122,20 +128,12 @@ class Active:
     def use(self, *pipelines: Pipeline) -> Iterator[None]:
         """Put pipelines in force for the kernels launched or compiled inside, on this thread."""
         host.install(self)
-        token = self.enter(pipelines)
+        token = self.scope.set(self.scope.get().within(pipelines))
         try:
             yield
         finally:
-            self.leave(token)
+            self.scope.reset(token)
             host.uninstall()
-
-    def enter(self, pipelines: tuple[Pipeline, ...]) -> Token[Scope]:
-        """Put pipelines in force in this context; the hook has to be installed."""
-        return self._scope.set(self._scope.get().within(pipelines))
-
-    def leave(self, token: Token[Scope]) -> None:
-        """Undo ``enter``."""
-        self._scope.reset(token)
 
 
 def _check_stage(edit: Edit, names: list[str], with_passes: list[str], target: str) -> None:

@@ -13,6 +13,9 @@ from remora.pipeline.edits import Pipeline
 
 Kernel = TypeVar("Kernel")
 
+# What compiles: the autotuner's ``warmup`` does not go through its ``run``.
+_ENTRIES = ("run", "warmup", "preload")
+
 
 def attach(*pipelines: Pipeline) -> Callable[[Kernel], Kernel]:
     """A decorator: these pipelines are in force whenever the kernel is launched.
@@ -21,7 +24,7 @@ def attach(*pipelines: Pipeline) -> Callable[[Kernel], Kernel]:
     ``@triton.heuristics``, in any order; other kernels, and the same function
     called from another kernel, are compiled without them.
 
-    The kernel object stays the same one, with a ``run`` of its own.
+    The kernel object stays the same one, with methods of its own.
 
     Raises:
         PipelineError: what is decorated is no kernel, or no pipeline was given.
@@ -32,24 +35,32 @@ def attach(*pipelines: Pipeline) -> Callable[[Kernel], Kernel]:
         )
 
     def decorate(kernel: Kernel) -> Kernel:
-        run = getattr(kernel, "run", None)
-        if run is None or not hasattr(kernel, "__getitem__"):
+        if not (hasattr(kernel, "run") and hasattr(kernel, "__getitem__")):
             raise PipelineError(
                 f"{kernel!r} is not a kernel",
                 hint="put @remora.attach above @triton.jit, not below it",
             )
-
         host.install(active)  # for as long as the process lives, as the kernel does
-
-        @functools.wraps(run)
-        def run_with_pipelines(*args: Any, **kwargs: Any) -> Any:
-            token = active.enter(pipelines)
-            try:
-                return run(*args, **kwargs)
-            finally:
-                active.leave(token)
-
-        kernel.run = run_with_pipelines  # type: ignore[attr-defined]
+        for name in _ENTRIES:
+            if hasattr(kernel, name):
+                setattr(kernel, name, _with_pipelines(getattr(kernel, name), pipelines))
         return kernel
 
     return decorate
+
+
+def _with_pipelines(method: Callable[..., Any], pipelines: tuple[Pipeline, ...]) -> Any:
+    # Every launch comes through here: one frame, no calls that can be spared.
+    scope = active.scope
+    here, enter, leave = scope.get, scope.set, scope.reset
+
+    @functools.wraps(method)
+    def with_pipelines(*args: Any, **kwargs: Any) -> Any:
+        outer = here()
+        token = enter(outer.inner.get(pipelines) or outer.within(pipelines))
+        try:
+            return method(*args, **kwargs)
+        finally:
+            leave(token)
+
+    return with_pipelines

@@ -1,45 +1,38 @@
 """Pipelines in the threads that compile for Triton's asynchronous mode.
 
 ``triton.AsyncCompileMode`` hands compilations to an executor, whose threads do
-not know the context in which the kernel was launched.
+not know the context in which the kernel was launched; and it takes a kernel
+for one that is being compiled already where only the pipelines differ.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import Executor, Future
-from contextvars import copy_context
+from contextvars import ContextVar, copy_context
 from functools import cache
 from typing import Any
 
 
-class ContextExecutor(Executor):
-    """An executor whose tasks run in the context in which they were submitted."""
-
-    def __init__(self, executor: Executor) -> None:
-        self.executor = executor
-
-    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        """As ``Executor.submit``."""
-        return self.executor.submit(copy_context().run, fn, *args, **kwargs)
-
-    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """As ``Executor.shutdown``."""
-        self.executor.shutdown(wait, cancel_futures=cancel_futures)
-
-
 @cache
-def _active_mode() -> Any:
+def active_mode() -> ContextVar[Any]:
+    """Triton's variable with the mode that is active here, if one is."""
     try:
         from triton.runtime._async_compile import active_mode
     except ImportError:  # a release without the mode
-        return None
-    return active_mode
+        return ContextVar("no asynchronous mode", default=None)
+    variable: ContextVar[Any] = active_mode
+    return variable
 
 
-def carry_to_workers() -> None:
-    """Let the asynchronous mode that is active here, if one is, hand on the context."""
-    variable = _active_mode()
-    mode = variable.get() if variable is not None else None
-    if mode is not None and not isinstance(mode.executor, ContextExecutor):
-        mode.executor = ContextExecutor(mode.executor)
+def carry_to_workers(mode: Any, key: Callable[[], str]) -> None:
+    """Let a mode compile in the context of each launch, and tell kernels apart by ``key()``."""
+    if getattr(mode, "_remora", False):
+        return
+    submit = mode.submit
+
+    def submit_here(kernel_key: str, compile_fn: Callable[[], Any], *rest: Any) -> Any:
+        context = copy_context()
+        return submit(kernel_key + key(), lambda: context.run(compile_fn), *rest)
+
+    mode.submit = submit_here
+    mode._remora = True
