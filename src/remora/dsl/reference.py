@@ -155,7 +155,7 @@ def numpy_dtype(dtype: Any) -> np.dtype[Any]:
 def to_numpy(value: Any) -> Any:
     """A tensor's numbers, without a copy; a handle's object."""
     if isinstance(value, Handle):
-        return value.handle
+        return value.carried
     array = value.handle.data
     wanted = numpy_dtype(value.dtype)
     if array.dtype != wanted and wanted.itemsize == array.dtype.itemsize:

@@ -11,6 +11,21 @@ from typing import Any, ClassVar
 
 from triton.language import core as tl
 
+from remora.errors import WrongType
+
+
+def _no_tensor(kind: HandleType, asked: str) -> WrongType:
+    """The error for a handle that was given where Triton takes a tensor.
+
+    Triton's own functions would take the ``i64`` for a tensor, and libtriton
+    aborts on some of what they build then.
+    """
+    noun = kind.noun or type(kind).__name__
+    return WrongType(
+        f"{noun} is not a tensor" + (f": it has no {asked}" if asked != "handle" else ""),
+        hint="tlx.local_load gives a buffer's tensor" if noun == "a buffer" else "",
+    )
+
 
 class HandleType(tl.base_type):
     """The type of a handle. Derive a frozen dataclass from it and set ``value_class``.
@@ -35,6 +50,11 @@ class HandleType(tl.base_type):
     def _flatten_ir_types(self, builder: Any, out: list[Any]) -> None:
         out.append(builder.get_int64_ty())
 
+    def __getattr__(self, name: str) -> Any:
+        if not name.startswith("_") and hasattr(tl.block_type, name):
+            raise _no_tensor(self, name)
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
     def mangle(self) -> str:
         """A name for functions that take such a handle: letters and digits."""
         return "".join(c if c.isalnum() else "_" for c in repr(self))
@@ -43,19 +63,28 @@ class HandleType(tl.base_type):
 class Handle(tl.base_value):
     """A value of a ``HandleType``.
 
-    handle: an ``ir.value`` of type i64 while a kernel is compiled; under the
+    carried: an ``ir.value`` of type i64 while a kernel is compiled; under the
         reference meaning whatever object the plugin's reference gave.
     """
 
-    def __init__(self, handle: Any, type: HandleType) -> None:
-        self.handle = handle
+    def __init__(self, carried: Any, type: HandleType) -> None:
+        self.carried = carried
         self.type = type
 
+    def __getattr__(self, name: str) -> Any:
+        # "handle" is what Triton's functions take of a tensor.
+        if name == "handle" or (not name.startswith("_") and hasattr(tl.tensor, name)):
+            raise _no_tensor(self.type, name)
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+    def __getitem__(self, index: Any) -> Any:
+        raise _no_tensor(self.type, "elements to index")
+
     def _set_name(self, builder: Any, name: str) -> None:
-        self.handle.set_loc(builder.create_name_loc(name, self.handle.get_loc()))
+        self.carried.set_loc(builder.create_name_loc(name, self.carried.get_loc()))
 
     def _flatten_ir(self, handles: list[Any]) -> None:
-        handles.append(self.handle)
+        handles.append(self.carried)
 
     def __repr__(self) -> str:
         return f"<{self.type}>"
