@@ -98,15 +98,9 @@ class Ranges:
         return known
 
     def induction_variable(self, loop: Operation) -> Range:
-        """The range of a loop's variable, wherever its body runs.
-
-        The variable's value after the last iteration is a number of its type:
-        stock Triton's loops add the step before they compare, and a loop that
-        wraps there has no defined end.
-        """
-        lower, upper, step = (self.of(operand) for operand in loop.operands[:3])
-        most = signed(width_of(loop.operands[0].type) or 64).high
-        return Range(lower.low, max(lower.low, min(upper.high - 1, most - max(step.low, 1))))
+        """The range of a loop's variable, wherever its body runs."""
+        lower, upper = self.of(loop.operands[0]), self.of(loop.operands[1])
+        return Range(lower.low, max(lower.low, upper.high - 1))
 
     def _compute(self, value: SSAValue) -> Range | None:
         number = constant_of(value)

@@ -16,7 +16,7 @@ from remora.ir.build import Builder, attribute, erase, op_name
 from remora_loop_split.affine import Constraint, LoopForms
 from remora_loop_split.carried import advance, advanced
 from remora_loop_split.comparisons import EQUAL, Comparison, comparisons
-from remora_loop_split.ranges import Range, Ranges, constant_of, is_signed, width_of
+from remora_loop_split.ranges import Range, Ranges, constant_of, is_signed, signed, width_of
 from remora_loop_split.wide import Wide, WideArithmetic
 
 
@@ -104,7 +104,7 @@ class _Splitter:
         inside = [first.holds(truth)]
         outside: list[Constraint] = []
         prefix = inside[0].slope > 0
-        if first.is_uniform and all(map(self._always, first.limits())):
+        if first.is_uniform and self._never_wraps(first):
             outside = [first.holds(not truth)]
         else:
             for other in self.candidates:
@@ -128,7 +128,7 @@ class _Splitter:
 
         Where that is the first or the last iteration two loops are enough.
         """
-        if not (first.is_uniform and all(map(self._always, first.limits()))):
+        if not (first.is_uniform and self._never_wraps(first)):
             return []
         form = first.difference
         form = form if form.slope > 0 else form.times(-1)
@@ -158,6 +158,17 @@ class _Splitter:
             c.op.results[0] for c in self.candidates if first.branches and c.depth > first.depth
         }
         self.part.done |= done | {first.op.results[0]}
+
+    def _never_wraps(self, comparison: Comparison) -> bool:
+        """Whether the two sides have their forms in every iteration of a loop that ends.
+
+        Stock Triton's loops add the step before they compare: one whose
+        variable would leave its type after the last iteration does not end.
+        """
+        largest = signed(width_of(self.loop.operands[0].type) or 64).high
+        step = self.ranges.of(self.loop.operands[2]).low
+        counted = self.variable.meet(Range(self.variable.low, largest - step))
+        return all(limit.most(self.ranges, counted) <= 0 for limit in comparison.limits())
 
     def _always(self, constraint: Constraint) -> bool:
         return constraint.most(self.ranges, self.variable) <= 0
@@ -230,7 +241,9 @@ class _Splitter:
         """Make the comparisons constant that follow from what is known in a part."""
         for comparison in self.candidates:
             for truth in (True, False) if comparison.is_ordered else ():
-                needed = [comparison.holds(truth), *comparison.limits()]
+                needed = [comparison.holds(truth)]
+                if not (comparison.is_uniform and self._never_wraps(comparison)):
+                    needed += comparison.limits()
                 if all(self._follows(constraint, known) for constraint in needed):
                     _make_constant(part.copy(comparison.op.results[0]), truth)
                     break
