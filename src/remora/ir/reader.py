@@ -28,6 +28,7 @@ from remora.ir.scan import NotAsPrinted, after, piece_end, split_location
 _HEAD = re.compile(
     r'(?:%([\w$.\-]+)(?::(\d+))? = )?"([^"\\\n]+)"\(([^()\n]*)\)(?:\[([^\]\n]*)\])?([^\n]*)'
 )
+_SPACE = re.compile(r"\s*")
 _OPERAND = re.compile(r"%([\w$.\-]+)(?:#(\d+))?")
 _ARGUMENT = re.compile(r"%([\w$.\-]+): ")
 
@@ -39,22 +40,52 @@ class ModuleParser(ExactParser):
         super().__init__(context, text)
         self.pieces = pieces
 
+    def _parse_block_body(self, block: Block) -> None:
+        # As xDSL's, which makes a token for each line to see whether an operation follows.
+        content = self.lexer.input.content
+        at = self._current_token.span.start
+        while True:
+            head = _HEAD.match(content, at)
+            if head is not None and not _opens_region(head):
+                try:
+                    block.add_op(self._parse_printed(head))
+                except NotAsPrinted:
+                    pass
+                else:
+                    at = _SPACE.match(content, head.end()).end()  # type: ignore[union-attr]
+                    continue
+            self._resume_from(at)
+            op = self.parse_optional_operation()
+            if op is None:
+                return
+            block.add_op(op)
+            at = self._current_token.span.start
+
     def parse_operation(self) -> Operation:
         """Parse an operation, by pieces if its line is laid out as MLIR prints it."""
         start = self._current_token.span.start
         head = _HEAD.match(self.lexer.input.content, start)
         if head is not None:
             try:
-                return self._parse_printed(head)
+                op = self._parse_printed(head)
             except NotAsPrinted:
                 self._resume_from(start)
+            else:
+                if not _opens_region(head):
+                    self._resume_from(head.end())
+                return op
         return super().parse_operation()
 
     def _parse_printed(self, head: re.Match[str]) -> Operation:
+        """The operation that begins with ``head``.
+
+        Tokens go on after it if it has regions; otherwise its line is all, and
+        they stay where they were.
+        """
         name, size, op_name, operand_text, successor_text, rest = head.groups()
         operands = _operands(operand_text)
         rest = rest.strip()
-        if rest.endswith("({"):
+        if _opens_region(head):
             signature = self.pieces.signature(rest[:-2].rstrip())
             if signature.attributes or signature.inputs:
                 raise NotAsPrinted
@@ -95,8 +126,6 @@ class ModuleParser(ExactParser):
                     head.start(),
                 )
             self._register_ssa_definition(name, op.results, self._span(head))
-        if not regions:
-            self._resume_from(head.end())
         return op
 
     def _parse_tail(self) -> tuple[Signature, Any]:
@@ -172,6 +201,11 @@ class ModuleParser(ExactParser):
             if text.startswith(")", end):
                 return arguments, at + end + 1
             start = after(text, end, ", ")
+
+
+def _opens_region(head: re.Match[str]) -> bool:
+    """Whether an operation's first line ends within it."""
+    return head[6].rstrip().endswith("({")
 
 
 def _operands(text: str) -> list[tuple[str, int]]:

@@ -11,6 +11,7 @@ from xdsl.utils.exceptions import ParseError
 
 from remora.errors import IRParseError
 from remora.ir.attributes import forget_texts
+from remora.ir.collector import paused
 from remora.ir.pieces import Pieces
 from remora.ir.reader import ModuleParser
 from remora.ir.writer import Writer
@@ -45,7 +46,7 @@ def read(text: str) -> ModuleOp:
         IRParseError: the text is not a module in the generic form.
     """
     try:
-        with _reading:
+        with _reading, paused():
             pieces = _pieces()
             pieces.refresh()
             return ModuleParser(context(), text, pieces).parse_module()
@@ -55,7 +56,8 @@ def read(text: str) -> ModuleOp:
 
 def write(module: ModuleOp, *, locations: bool = True) -> str:
     """Print a module in MLIR's generic form, as MLIR prints it, with its locations."""
-    return Writer(locations=locations).write(module)
+    with paused():
+        return Writer(locations=locations).write(module)
 
 
 def forget() -> None:

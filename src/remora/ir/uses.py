@@ -17,6 +17,8 @@ from typing import Any
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import Block, BlockArgument, Operation, OpResult, SSAValue
 
+from remora.ir.collector import paused
+
 _HEAD = re.compile(r'\s*(?:(%\w+)(?::\d+)? = )?"')
 _BLOCK = re.compile(r"\s*\^\w+")
 _USERS = re.compile(r" // (?:users?: (.*)|unused|id: (%\d+))$")
@@ -32,18 +34,19 @@ class UseOrder:
     """
 
     def __init__(self, module: ModuleOp, text: str) -> None:
-        listing = _Listing(text)
-        operations = dict(zip(listing.operations, module.walk(), strict=True))
-        names: dict[SSAValue, str] = {}
-        for name, operation in operations.items():
-            for index, result in enumerate(operation.results):
-                names[result] = f"{name}#{index}" if len(operation.results) > 1 else name
-        arguments = [a for block in _blocks(module) for a in block.args]
-        names.update(zip(arguments, listing.arguments, strict=True))
-        self.users: dict[SSAValue, list[Operation]] = {
-            value: [operations[user] for user in listing.users.get(name, ())]
-            for value, name in names.items()
-        }
+        with paused():
+            listing = _Listing(text)
+            operations = dict(zip(listing.operations, module.walk(), strict=True))
+            names: dict[SSAValue, str] = {}
+            for name, operation in operations.items():
+                for index, result in enumerate(operation.results):
+                    names[result] = f"{name}#{index}" if len(operation.results) > 1 else name
+            arguments = [a for block in _blocks(module) for a in block.args]
+            names.update(zip(arguments, listing.arguments, strict=True))
+            self.users: dict[SSAValue, list[Operation]] = {
+                value: [operations[user] for user in listing.users.get(name, ())]
+                for value, name in names.items()
+            }
 
     def sorted_as(self, old: UseOrder) -> Iterator[tuple[SSAValue, list[int]]]:
         """The values whose uses are not in the order of ``old``, with their uses' new places.
