@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from xdsl.dialects.builtin import TensorType
 from xdsl.ir import BlockArgument, Operation, SSAValue
@@ -13,6 +14,10 @@ from remora_loop_split.ranges import Range, Ranges, constant_of, signed, unsigne
 
 # Two numbers of this size add up to one of 64 bits.
 _MOST = 1 << 62
+
+# Longer chains of operations, and longer sums, are not followed.
+_DEEPEST = 100
+_MOST_TERMS = 8
 
 # Scalar operations that may be computed before the loop instead: they have no
 # effect, and no operand makes them undefined.
@@ -29,6 +34,8 @@ _DIVISIONS = frozenset(("arith.divsi", "arith.divui", "arith.remsi", "arith.remu
 _REARRANGES = frozenset(
     ("tt.splat", "tt.broadcast", "tt.expand_dims", "tt.reshape", "tt.trans", "ttg.convert_layout")
 )
+
+_T = TypeVar("_T")
 
 Terms = tuple[tuple[SSAValue, int], ...]
 
@@ -132,18 +139,31 @@ class LoopForms:
         self.variable = loop.regions[0].block.args[0]
         self._known: dict[SSAValue, Known | None] = {}
         self._invariant: dict[SSAValue, bool] = {}
+        self._depth = 0
 
     def of(self, value: SSAValue) -> Known | None:
         """The form of an integer or of a tensor of them; None where it has none."""
         if value not in self._known:
-            self._known[value] = self._compute(value)
+            known = self._deeper(self._compute, value, None)
+            if known and max(len(known.form.terms), len(known.limits)) > _MOST_TERMS:
+                known = None
+            self._known[value] = known
         return self._known[value]
+
+    def _deeper(self, rule: Callable[[SSAValue], _T], value: SSAValue, too_deep: _T) -> _T:
+        if self._depth >= _DEEPEST:
+            return too_deep
+        self._depth += 1
+        try:
+            return rule(value)
+        finally:
+            self._depth -= 1
 
     def invariant(self, value: SSAValue) -> bool:
         """Whether a scalar can be computed before the loop."""
         known = self._invariant.get(value)
         if known is None:
-            known = self._invariant[value] = self._is_invariant(value)
+            known = self._invariant[value] = self._deeper(self._is_invariant, value, False)
         return known
 
     def _is_invariant(self, value: SSAValue) -> bool:
@@ -198,7 +218,7 @@ class LoopForms:
         a, b = self.of(op.operands[0]), self.of(op.operands[1])
         if a is None or b is None:
             return None
-        limits = (*a.limits, *b.limits)
+        limits = tuple(dict.fromkeys((*a.limits, *b.limits)))
         if name == "arith.addi":
             return Known(a.form + b.form, limits)
         if name == "arith.subi":

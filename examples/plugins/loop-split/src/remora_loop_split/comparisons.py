@@ -115,7 +115,8 @@ def comparisons(loop: Operation, forms: LoopForms, ranges: Ranges) -> list[Compa
         line = Constraint.not_positive(difference)
         if not difference.slope or not line.fits(ranges, variable):
             continue
-        if not all(limit.fits(ranges, variable) for limit in comparison.limits()):
+        limits = comparison.limits()
+        if not all(c.most(ranges, variable) <= 0 or c.fits(ranges, variable) for c in limits):
             continue
         found.append(comparison)
     return sorted(found, key=lambda c: (c.depth, not c.branches))

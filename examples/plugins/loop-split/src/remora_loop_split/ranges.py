@@ -10,6 +10,8 @@ from xdsl.ir import Attribute, BlockArgument, Operation, SSAValue
 
 from remora.ir.build import inherent, op_name
 
+_DEEPEST = 100
+
 
 @dataclass(frozen=True)
 class Range:
@@ -85,13 +87,17 @@ class Ranges:
 
     def __init__(self) -> None:
         self._known: dict[SSAValue, Range] = {}
+        self._depth = 0
 
     def of(self, value: SSAValue) -> Range:
         """The range of a scalar integer."""
         known = self._known.get(value)
         if known is None:
             whole = signed(width_of(value.type) or 64)
-            known = self._compute(value)
+            self._depth += 1
+            # Longer chains of operations are not followed.
+            known = self._compute(value) if self._depth <= _DEEPEST else None
+            self._depth -= 1
             # What leaves the type wraps: it can be anything.
             known = known if known is not None and known.within(whole) else whole
             self._known[value] = known

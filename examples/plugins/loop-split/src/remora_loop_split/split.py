@@ -43,9 +43,19 @@ class SplitLoops(remora.ModulePass):
     def _is_eligible(self, loop: Operation, ranges: Ranges) -> bool:
         if not is_signed(loop) or (width_of(loop.operands[0].type) or 0) < 8:
             return False
-        if "tt.warp_specialize" in loop.attributes or ranges.of(loop.operands[2]).low < 1:
+        if ranges.of(loop.operands[2]).low < 1 or _is_cut_by_triton(loop):
             return False
         return sum(1 for _ in loop.regions[0].walk()) >= self.min_body
+
+
+def _is_cut_by_triton(loop: Operation) -> bool:
+    """Whether stock passes take this loop, or one around it, apart: they expect one loop."""
+    op: Operation | None = loop
+    while op is not None:
+        if "tt.warp_specialize" in op.attributes or "tt.flatten" in op.attributes:
+            return True
+        op = op.parent_op()
+    return False
 
 
 @dataclass
