@@ -67,7 +67,8 @@ def gemm_staged(
         b_next = tl.load(b_at, mask=depth[:, None] < left, other=0.0)
         a_buffer = tlx.local_view(a_buffers, step % BUFFERS)
         b_buffer = tlx.local_view(b_buffers, step % BUFFERS)
-        acc = tl.dot(tlx.local_load(a_buffer), tlx.local_load(b_buffer), acc)
+        a, b = tlx.local_load(a_buffer), tlx.local_load(b_buffer)
+        acc = tl.dot(a, b, acc, out_dtype=ACC)
         tlx.local_store(a_buffer, a_next)
         tlx.local_store(b_buffer, b_next)
         a_at += BLOCK_K * stride_ak
@@ -77,7 +78,8 @@ def gemm_staged(
         last = tl.maximum(steps - BUFFERS, 0) + stage
         a_buffer = tlx.local_view(a_buffers, last % BUFFERS)
         b_buffer = tlx.local_view(b_buffers, last % BUFFERS)
-        acc = tl.dot(tlx.local_load(a_buffer), tlx.local_load(b_buffer), acc)
+        a, b = tlx.local_load(a_buffer), tlx.local_load(b_buffer)
+        acc = tl.dot(a, b, acc, out_dtype=ACC)
 
     rows = tile_m * BLOCK_M + tl.arange(0, BLOCK_M)
     columns = tile_n * BLOCK_N + tl.arange(0, BLOCK_N)

@@ -41,7 +41,7 @@ def gemm_stock(
         left = K - step * BLOCK_K
         a = tl.load(a_at, mask=depth[None, :] < left, other=0.0)
         b = tl.load(b_at, mask=depth[:, None] < left, other=0.0)
-        acc = tl.dot(a, b, acc)
+        acc = tl.dot(a, b, acc, out_dtype=ACC)
         a_at += BLOCK_K * stride_ak
         b_at += BLOCK_K * stride_bk
     rows = tile_m * BLOCK_M + tl.arange(0, BLOCK_M)
