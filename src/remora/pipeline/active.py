@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
@@ -63,21 +63,17 @@ class Active:
         self._lock = threading.Lock()
         self._process: tuple[Pipeline, ...] = ()
         self.scope: ContextVar[Scope] = ContextVar("remora", default=Scope())  # noqa: B039
-        # Triton's own, looked up with the first key: importing this imports no Triton.
-        self._mode: ContextVar[Any] = ContextVar("remora mode", default=None)
+        self.cache_key = _launch_key(self)
 
     def pipelines(self) -> tuple[Pipeline, ...]:
         """Those in force here, in the order in which they apply."""
         return tuple(dict.fromkeys(self._process + self.scope.get().pipelines))
 
-    def cache_key(self) -> tuple[str, str]:
-        """See ``StageClient``."""
-        scope = self.scope.get()
-        process = self._process
-        if scope.process is not process:
-            scope.make_pair(process)
-            self._mode = active_mode()
-        if (mode := self._mode.get()) is not None:
+    def _first_key(self, scope: Scope) -> tuple[str, str]:
+        """The key of a scope for the first time, or where kernels compile asynchronously."""
+        if scope.process is not self._process:
+            scope.make_pair(self._process)
+        if (mode := active_mode().get()) is not None:
             carry_to_workers(mode, lambda: self.cache_key()[0])
         return scope.pair
 
@@ -87,6 +83,7 @@ class Active:
         """See ``StageClient``."""
         release = host.features().version
         target = backend.target
+        target_name = f"{target.backend}:{target.arch}"
         by_stage: dict[str, list[Edit]] = {}
         for pipeline in self.pipelines():
             for edit in pipeline.edits:
@@ -98,11 +95,11 @@ class Active:
         by_name = any(e.when.kernel for edits in by_stage.values() for e in edits)
         for edits in by_stage.values():
             for edit in edits:
-                _check_stage(edit, names, with_passes, f"{target.backend}:{target.arch}")
+                _check_stage(edit, names, with_passes, target_name)
         # From the first edit on every stage says, if it fails, what was edited.
         edited = [names.index(name) for name in by_stage if name in names]
         first = 0 if by_name else min(edited, default=len(names))
-        compilation = Compilation()
+        compilation = Compilation(target_name)
         for name in names[first:]:
             stages[name] = edited_stage(
                 name, stages[name], by_stage.get(name, []), compilation, by_name=by_name
@@ -134,6 +131,22 @@ class Active:
         finally:
             self.scope.reset(token)
             host.uninstall()
+
+
+def _launch_key(active: Active) -> Callable[[], tuple[str, str]]:
+    """``StageClient.cache_key``. Every launch calls it: a closure is quicker than a method."""
+    here = active.scope.get
+    asynchronous: Callable[[], Any] | None = None  # importing this imports no Triton
+
+    def cache_key() -> tuple[str, str]:
+        nonlocal asynchronous
+        scope = here()
+        if scope.process is active._process and asynchronous is not None and asynchronous() is None:
+            return scope.pair
+        asynchronous = active_mode().get
+        return active._first_key(scope)
+
+    return cache_key
 
 
 def _check_stage(edit: Edit, names: list[str], with_passes: list[str], target: str) -> None:

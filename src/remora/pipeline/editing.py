@@ -25,10 +25,11 @@ from remora.pipeline.stage import Box, instrument, record
 class Compilation:
     """What the stages of one compilation share.
 
-    seen: the triggers that its modules held so far. kernels: its public
-    functions, where they were asked for. done: the edits that were made.
+    target: in words, "cuda:90". seen: the triggers that its modules held so far.
+    kernels: its public functions, where they were asked for. done: the edits made.
     """
 
+    target: str
     seen: set[str] = field(default_factory=set)
     kernels: list[str] = field(default_factory=list)
     done: list[Edit] = field(default_factory=list)
@@ -58,7 +59,7 @@ def edited_stage(
             text = generic_text(value, locations=False)
             compilation.kernels = PUBLIC_FUNCTION.findall(text) or compilation.kernels
         compilation.seen.update(e.trigger for e in edits if e.trigger and e.trigger in text)
-        held = [e for e in edits if e.when.allows_module(compilation.kernels, text)]
+        held = [e for e in edits if _holds(e, compilation.kernels, text)]
         of_passes = [e for e in held if not isinstance(e, (Check, Override)) and e.trigger in text]
         checks = [
             e
@@ -84,6 +85,17 @@ def edited_stage(
     return run
 
 
+def _holds(edit: Edit, kernels: list[str], text: str) -> bool:
+    try:
+        return edit.when.allows_module(kernels, text)
+    except Exception as error:
+        raise PipelineError(
+            f"the condition raised {type(error).__name__}: {error}",
+            where=f"{edit} (pipeline {edit.pipeline})",
+            hint="module= takes a function of the module's text that returns a bool",
+        ) from error
+
+
 def _compile(
     name: str,
     stage: Callable[[Any, Any], Any],
@@ -102,9 +114,9 @@ def _compile(
     # To say more of a failure than that there was one.
     before = "" if edits or isinstance(value, (str, bytes)) else generic_text(value)
     try:
-        return (
-            _with_passes(name, stage, edits, value, metadata) if edits else stage(value, metadata)
-        )
+        if edits:
+            return _with_passes(name, stage, edits, compilation.target, value, metadata)
+        return stage(value, metadata)
     except StockFailed as failed:
         what, where = failed.what, failed.where
     except RemoraError:
@@ -115,7 +127,7 @@ def _compile(
         error.add_note(f"after edits: {_in_words(compilation.done)}")
         raise
     raise StageFailed(
-        f"stock passes failed after edits: {what or 'see standard error'}",
+        f"stock passes failed after edits: {what or 'no message'}",
         where="; ".join(filter(None, (f"stage {name}", where)))
         + f"; {_in_words(compilation.done)}",
         hint="a later pass may need what an edit left out or changed",
@@ -127,9 +139,14 @@ def _in_words(edits: Sequence[Edit]) -> str:
 
 
 def _with_passes(
-    name: str, stage: Callable[[Any, Any], Any], edits: Sequence[Edit], module: Any, metadata: Any
+    name: str,
+    stage: Callable[[Any, Any], Any],
+    edits: Sequence[Edit],
+    target: str,
+    module: Any,
+    metadata: Any,
 ) -> Any:
-    runner = Runner(name, edits, record(stage))
+    runner = Runner(name, edits, record(stage), target)
     box = Box(module)
     result = instrument(stage, runner)(box, metadata)
     if runner.plan.due:

@@ -72,7 +72,7 @@ def _position(edit: Insert, names: Sequence[str], target: str) -> int:
     if not names:
         raise AnchorNotFound(
             f"the stage {edit.stage} runs no pass for this target and language",
-            where=str(edit),
+            where=f"{edit} (pipeline {edit.pipeline})",
             hint="name a stage that runs passes, as ttgir does",
         )
     if edit.side in ("start", "end"):
@@ -97,6 +97,6 @@ def _index(edit: Edit, anchor: str, names: Sequence[str], target: str) -> int:
     raise AnchorNotFound(
         f"the anchor {stage}/{anchor} {problem} in this target and release"
         + (f" ({target})" if target else ""),
-        where=str(edit),
+        where=f"{edit} (pipeline {edit.pipeline})",
         hint=f"{became}; {hint}" if became else hint,
     )

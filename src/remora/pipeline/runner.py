@@ -136,11 +136,12 @@ class StockFailed(RemoraError):
 class Runner(Session):
     """Runs the passes of one stage as a plan says."""
 
-    def __init__(self, stage: str, edits: Sequence[Edit], expected: Sequence[StockPass]):
+    def __init__(
+        self, stage: str, edits: Sequence[Edit], expected: Sequence[StockPass], target: str
+    ) -> None:
         self.stage = stage
         self.names = [p.name for p in expected]
-        self.plan = Plan.of(list(anchors(list(expected))), edits)
-        self.pipelines = ", ".join(dict.fromkeys(e.pipeline for e in edits))
+        self.plan = Plan.of(list(anchors(list(expected))), edits, target)
         self.done = 0
 
     def debug_enabled(self, passes: PassList) -> bool:
