@@ -94,6 +94,7 @@ class StockRef:
 def parameters_of(adder: Callable[..., Any]) -> str:
     """What a stock pass takes, in words: "str, int, int"."""
     signature = (adder.__doc__ or "").partition("(")[2].partition(") ->")[0]
+    signature = re.sub(r"typing.SupportsInt( \| typing.SupportsIndex)?", "int", signature)
     parameters = [p for p in signature.split(", ")[1:] if p != "/"]  # without the pass manager
     return ", ".join(re.sub(r"^arg\d+: ", "", p) for p in parameters) or "no arguments"
 
