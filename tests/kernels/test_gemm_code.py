@@ -6,7 +6,6 @@ import re
 from typing import Any
 
 import pytest
-import triton
 import triton.language as tl
 from tlx.building import build, waits
 

@@ -80,6 +80,11 @@ class Call:
         return 4 if self.interpreted else int(self.semantic.builder.options.num_warps)
 
     @property
+    def num_ctas(self) -> int:
+        """CTAs of the program (a cluster); 1 under the reference meaning."""
+        return 1 if self.interpreted else int(getattr(self.semantic.builder.options, "num_ctas", 1))
+
+    @property
     def where(self) -> str:
         """The kernel's line that calls the operation."""
         if self.interpreted:
@@ -343,6 +348,11 @@ class Op:
 
         def attach(function: Callable[..., Any]) -> Callable[..., Any]:
             for target in targets:
+                if target.partition(":")[0] not in ("cuda", "hip"):
+                    raise PluginError(
+                        f"{target!r} is not a target for a lowering of {self.name}",
+                        hint='write "cuda", "hip", "cuda:90", "hip:gfx950"',
+                    )
                 if target in self.lowerings:
                     raise PluginError(f"the operation {self.name} has two lowerings for {target}")
                 self.lowerings[target] = function
@@ -397,6 +407,11 @@ def op(name: str, *, lowered_in: str = "") -> Callable[[Callable[..., Any]], Op]
     Raises:
         PluginError: the name is not ``plugin.word``, or is another operation's.
     """
+
+    if not isinstance(name, str):
+        raise PluginError(
+            "remora.op takes the operation's name", hint='write @remora.op("plugin.word")'
+        )
 
     def declare(signature: Callable[..., Any]) -> Op:
         plugin, dot, word = name.partition(".")

@@ -195,6 +195,12 @@ def run_reference(
         )
     returned = function(machine(call), *map(to_numpy, operands), **attributes)
     values = returned if len(results) > 1 else ((returned,) if results else ())
+    if not isinstance(values, tuple) or len(values) != len(results):
+        raise PluginError(
+            f"the reference meaning of {call.op.name} returned {returned!r}",
+            where=call.where,
+            hint=f"return a tuple of its {len(results)} results",
+        )
     wrapped = tuple(from_numpy(v, k) for v, k in zip(values, results, strict=True))
     if not wrapped:
         return None

@@ -73,6 +73,12 @@ def local_alloc(
             f"dtype has to be an element type, it is {dtype!r}",
             hint="one of " + ", ".join(DTYPES),
         )
+    if call.num_ctas > 1:
+        call.fail(
+            UnsupportedByTarget,
+            f"buffers of a program of {call.num_ctas} CTAs are not implemented yet",
+            hint="launch with num_ctas=1",
+        )
     count = call.constant("num", num)
     if count < 1:
         call.fail(WrongShape, f"num has to be at least 1, it is {count}", hint="num=1")

@@ -80,6 +80,7 @@ class TlxAnalysis:
             if op.name == "tlx.async_dot":
                 self._spread(op)
         self._mark_in_flight()
+        self._refuse_reads()
         self._stop_pipelining()
         if lowering.target.backend == "cuda":
             self._extend_lives()
@@ -268,6 +269,23 @@ class TlxAnalysis:
                 self._in_flight.add(value)
                 work.extend(carried_to(value))
 
+    def _refuse_reads(self) -> None:
+        """Refuse what reads a product that is in flight."""
+        for value in self._in_flight:
+            for use in value.uses:
+                op = use.operation
+                custom = self._by_part.get(op)
+                if custom is not None and self._continues(custom, use.index):
+                    continue
+                if custom is None and _joins(op, use.index):
+                    continue
+                raise AccumulatorInFlight(
+                    "a result of tlx.async_dot is read before it was waited for",
+                    where=source_line(op.location),
+                    hint="put acc = tlx.async_dot_wait(0, acc) before it, and use what the wait "
+                    "returns: each product goes through a wait of its own",
+                )
+
     def _waits_in_vain(self, op: CustomOp) -> bool:
         """Whether a product is one of those that a wait for it leaves in flight."""
         if op.name != "tlx.async_dot_wait" or not op.attributes["pendings"]:
@@ -287,9 +305,6 @@ class TlxAnalysis:
             self._allocation[new] = self._allocation.pop(old)
         if old in self._before:
             self._before[new] = self._before.pop(old)
-        if old in self._in_flight:
-            self._in_flight.remove(old)
-            self._in_flight.add(new)
 
     def finish(self) -> None:
         """Convert layouts where products meet the rest of the program."""
@@ -300,16 +315,9 @@ class TlxAnalysis:
     def _convert_uses(self, value: SSAValue, before: Attribute) -> None:
         for use in list(value.uses):
             op = use.operation
-            name = op_name(op)
-            joins = name in _CONTROL_FLOW or (selects_whole(op) and use.index >= 1)
-            if joins or name.startswith("ttng.") or op in self._converted:
+            lowered = op_name(op).startswith("ttng.") or op in self._converted
+            if lowered or _joins(op, use.index):
                 continue
-            if value in self._in_flight:
-                raise AccumulatorInFlight(
-                    "a result of tlx.async_dot is read before it was waited for",
-                    where=source_line(op.location),
-                    hint="acc = tlx.async_dot_wait(0, acc) before it",
-                )
             convert = Builder.before(op).op("ttg.convert_layout", [value], [before])
             self._converted.add(convert)
             op.operands[use.index] = convert.results[0]
@@ -357,6 +365,11 @@ class TlxAnalysis:
                 if op_name(parent) == "scf.for" and (counts or not said):
                     parent.attributes["tt.num_stages"] = i32(0)
                 parent = parent.parent_op()
+
+
+def _joins(op: Operation, index: int) -> bool:
+    """Whether an operand goes on as it is: into a loop, a branch, a select of whole values."""
+    return op_name(op) in _CONTROL_FLOW or (selects_whole(op) and index >= 1)
 
 
 def _joined_into(value: SSAValue) -> Iterator[tuple[Operation, int]]:

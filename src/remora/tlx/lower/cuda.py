@@ -38,6 +38,11 @@ def carrying_load(op: CustomOp) -> Operation:
     return load
 
 
+def has_copies(lowering: Lowering) -> bool:
+    """Whether the target has ``cp.async`` (compute capability 8.0)."""
+    return int(lowering.target.arch) >= 80
+
+
 @async_load.lowering("cuda")
 def lower_async_load(op: CustomOp, builder: Builder, lowering: Lowering) -> SSAValue:
     """``ttg.async_copy_global_to_local``, or through registers where that cannot be."""
@@ -46,7 +51,7 @@ def lower_async_load(op: CustomOp, builder: Builder, lowering: Lowering) -> SSAV
     contiguous = lowering.analysis.layout_of(op.operands[1]).order[0]
     known = copy_bytes(lowering.analysis.alignment, pointer, mask, contiguous)
     size = min(known, run_of(pointer.type, contiguous) * element_bytes(pointer.type))
-    if size < _LEAST_BYTES or not _is_zero(other):
+    if not has_copies(lowering) or size < _LEAST_BYTES or not _is_zero(other):
         load_now(op, load, builder)
     else:
         operands = [v for v in (pointer, op.operands[1], mask, other) if v is not None]
@@ -87,7 +92,8 @@ def _is_zero(other: SSAValue | None) -> bool:
 @async_load_commit_group.lowering("cuda")
 def lower_commit(op: CustomOp, builder: Builder, lowering: Lowering) -> SSAValue:
     """``ttg.async_commit_group``."""
-    builder.op("ttg.async_commit_group", [], [_TOKEN])
+    if has_copies(lowering):
+        builder.op("ttg.async_commit_group", [], [_TOKEN])
     return token(builder)
 
 
@@ -98,8 +104,9 @@ def lower_wait(op: CustomOp, builder: Builder, lowering: Lowering) -> SSAValue:
     Not ``ttg.async_wait``: stock software pipelining recounts every one of a
     module, to 0 where it has no tokens, and merges them.
     """
-    instruction = f"cp.async.wait_group {op.attributes['pendings']};"
-    _wait(builder, instruction, fence=lowering.analysis.has_products)
+    if has_copies(lowering):
+        instruction = f"cp.async.wait_group {op.attributes['pendings']};"
+        _wait(builder, instruction, fence=lowering.analysis.has_products)
     return token(builder)
 
 
@@ -163,7 +170,7 @@ def lower_dot_wait(op: CustomOp, builder: Builder, lowering: Lowering) -> SSAVal
         raise WrongType(
             "tlx.async_dot_wait: x has to come from tlx.async_dot",
             where=op.where,
-            hint="wait for the value that tlx.async_dot returned",
+            hint="wait for the value that tlx.async_dot returned, before anything computes with it",
         )
     return builder.value(
         "ttng.warp_group_dot_wait", [product], product.type,
