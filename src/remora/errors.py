@@ -130,6 +130,10 @@ class KernelRenamed(PassError):
     """The pass changed the names or the number of the module's public functions."""
 
 
+class CompilationFailed(RemoraError):
+    """Triton does not compile a kernel; carries what it says."""
+
+
 # --- plugins ----------------------------------------------------------------------------------
 
 

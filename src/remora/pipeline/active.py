@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
@@ -81,25 +81,13 @@ class Active:
         self, backend: Any, stages: dict[str, Any], options: Any, language: Any
     ) -> None:
         """See ``StageClient``."""
-        release = host.features().version
-        target = backend.target
-        target_name = f"{target.backend}:{target.arch}"
-        by_stage: dict[str, list[Edit]] = {}
-        for pipeline in self.pipelines():
-            for edit in pipeline.edits:
-                if edit.when.allows_target(target, release):
-                    by_stage.setdefault(edit.stage, []).append(edit)
         names = list(stages)
-        # What follows llir is text: assembly, then the binary.
-        with_passes = names[: names.index("llir") + 1] if "llir" in names else names
+        by_stage = edits_by_stage(self.pipelines(), backend.target, names)
         by_name = any(e.when.kernel for edits in by_stage.values() for e in edits)
-        for edits in by_stage.values():
-            for edit in edits:
-                _check_stage(edit, names, with_passes, target_name)
         # From the first edit on every stage says, if it fails, what was edited.
         edited = [names.index(name) for name in by_stage if name in names]
         first = 0 if by_name else min(edited, default=len(names))
-        compilation = Compilation(target_name)
+        compilation = Compilation(f"{backend.target.backend}:{backend.target.arch}")
         for name in names[first:]:
             stages[name] = edited_stage(
                 name, stages[name], by_stage.get(name, []), compilation, by_name=by_name
@@ -133,6 +121,24 @@ class Active:
             host.uninstall()
 
 
+def edits_by_stage(
+    pipelines: Iterable[Pipeline], target: Any, names: list[str]
+) -> dict[str, list[Edit]]:
+    """The edits that hold for a target, by the stages of that target and language.
+
+    Raises:
+        AnchorNotFound: an edit names a stage that is not there, or has no passes.
+    """
+    release = host.features().version
+    found: dict[str, list[Edit]] = {}
+    for pipeline in pipelines:
+        for edit in pipeline.edits:
+            if edit.when.allows_target(target, release):
+                _check_stage(edit, names, f"{target.backend}:{target.arch}")
+                found.setdefault(edit.stage, []).append(edit)
+    return found
+
+
 def _launch_key(active: Active) -> Callable[[], tuple[str, str]]:
     """``StageClient.cache_key``. Every launch calls it: a closure is quicker than a method."""
     here = active.scope.get
@@ -149,11 +155,13 @@ def _launch_key(active: Active) -> Callable[[], tuple[str, str]]:
     return cache_key
 
 
-def _check_stage(edit: Edit, names: list[str], with_passes: list[str], target: str) -> None:
+def _check_stage(edit: Edit, names: list[str], target: str) -> None:
     """Refuse an edit of a stage that is not there, or that has no passes to edit.
 
     One with a trigger waits for a module that holds it; here is none then.
     """
+    # What follows llir is text: assembly, then the binary.
+    with_passes = names[: names.index("llir") + 1] if "llir" in names else names
     of_text = isinstance(edit, (Override, Check))
     if edit.stage in with_passes or (of_text and edit.stage in names) or edit.trigger:
         return

@@ -63,4 +63,17 @@ def _with_pipelines(method: Callable[..., Any], pipelines: tuple[Pipeline, ...])
         finally:
             leave(token)
 
+    with_pipelines.remora_pipelines = pipelines  # type: ignore[attr-defined]
     return with_pipelines
+
+
+def attached(kernel: Any) -> tuple[Pipeline, ...]:
+    """The pipelines that are attached to a kernel, or to one that it is made of."""
+    found: tuple[Pipeline, ...] = ()
+    while hasattr(kernel, "run"):
+        method = kernel.run
+        while method is not None:
+            found += getattr(method, "remora_pipelines", ())
+            method = getattr(method, "__wrapped__", None)
+        kernel = getattr(kernel, "fn", None)
+    return found

@@ -26,6 +26,13 @@ class Condition:
     kernel: str = ""
     module: Callable[[str], bool] | None = None
 
+    def __str__(self) -> str:
+        given = [f"target {' or '.join(self.target)}"] if self.target else []
+        given += [f"Triton {' or '.join(self.triton)}"] if self.triton else []
+        given += [f"kernel {self.kernel}"] if self.kernel else []
+        given += [f"module {getattr(self.module, '__qualname__', '?')}"] if self.module else []
+        return ", ".join(given)
+
     def allows_target(self, target: Any, release: str) -> bool:
         """What is known before a module is there."""
         names = (target.backend, f"{target.backend}:{target.arch}")

@@ -157,7 +157,8 @@ def _with_passes(
     return box.module if isinstance(result, Box) else result
 
 
-_KINDS = {
+#: What each stage makes.
+KINDS = {
     "ttir": "module", "glir": "module", "ttgir": "module", "llir": "str", "ptx": "str",
     "amdgcn": "str", "cubin": "bytes", "hsaco": "bytes",
 }  # fmt: skip
@@ -181,7 +182,7 @@ def _overridden(override: Override, compile_: Callable[[Any], Any]) -> Callable[
                 f"the function raised {type(error).__name__}: {error}", where=where
             ) from error
         kinds = {"module": ir.module, "str": str, "bytes": bytes}
-        kind = _KINDS.get(override.stage)
+        kind = KINDS.get(override.stage)
         if kind is not None and not isinstance(result, kinds[kind]):
             raise OverrideReturned(
                 f"the function returned {type(result).__name__}, the stage makes {kind}",
