@@ -16,7 +16,9 @@ _COMMANDS = {
     "demo": "remora.cli.demo:demo",
     "list": "remora.cli.list:list_plugins",
     "doctor": "remora.cli.doctor:doctor",
+    "pipeline": "remora.cli.pipeline:pipeline",
     "opt": "remora.cli.opt:opt",
+    "compile": "remora.cli.compile:compile_kernel",
 }
 
 

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import ast
+import difflib
 import hashlib
 import importlib
 import importlib.util
+import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from remora.errors import PipelineError, PluginError
-from remora.pipeline import PassRef
+from remora.pipeline import PassRef, StockRef, stock
+from remora.pipeline.subjects import find_stock, parameters_of, stock_passes
 from remora.plugins import registry
 from remora.plugins.discovery import pass_class
 
@@ -18,27 +22,29 @@ if TYPE_CHECKING:
     from xdsl.passes import ModulePass
 
 
-def passes_of(text: str) -> list[ModulePass]:
-    """The passes of ``name{key=value ...},package.module:Class{...},file.py:Class``.
+def passes_of(text: str) -> list[ModulePass | StockRef]:
+    """The passes of ``name{key=value ...},package.module:Class{...},common.cse,stock(1,"a")``.
 
-    A name is looked up over all plugins. Arguments are written as for xDSL:
-    numbers, ``true``, ``false``, strings in double quotes, several with commas.
+    A name is that of a stock pass, or is looked up over all plugins. A Python
+    pass takes its arguments in braces, as xDSL writes them: numbers, ``true``,
+    ``false``, strings in double quotes, several with commas. A stock pass takes
+    what its binding takes, in parentheses.
 
     Raises:
         PipelineError: the text, or an argument, is not so written.
-        PluginError: there is no such pass.
+        PluginError: there is no such pass, or a plugin's has the name of a stock one.
     """
     return [_make(part) for part in _split(text)]
 
 
 def _split(text: str) -> list[str]:
-    """The parts between the commas that are in no braces and no string."""
+    """The parts between the commas that are in no brackets and no string."""
     parts, depth, quoted = [""], 0, False
     for character in text:
         if character == '"':
             quoted = not quoted
         elif not quoted:
-            depth += (character == "{") - (character == "}")
+            depth += (character in "{(") - (character in "})")
             if character == "," and depth == 0:
                 parts.append("")
                 continue
@@ -47,21 +53,79 @@ def _split(text: str) -> list[str]:
     if depth or quoted or not all(parts):
         raise PipelineError(
             f"{text!r} is not a list of passes",
-            hint='write "pass{key=value other=1,2},package.module:Class"',
+            hint='write "pass{key=value other=1,2},package.module:Class,common.cse"',
         )
     return parts
 
 
-def _make(part: str) -> ModulePass:
+def _make(part: str) -> ModulePass | StockRef:
     """One pass, from its name and arguments."""
+    name = re.split(r"[{(]", part, maxsplit=1)[0].strip()
+    arguments = part[part.index(name) + len(name) :].strip()
+    if ":" in name:
+        return _python_pass(_class(name), name, arguments)
+    found = _named(name)
+    if isinstance(found, type):
+        return _python_pass(found, name, arguments)
+    return _stock_pass(name, arguments)
+
+
+def _named(name: str) -> type[ModulePass] | str:
+    """A plugin's pass, or the name of a stock one."""
+    near = [full for full in stock_passes() if name in (full, full.rpartition(".")[2])]
+    try:
+        cls = registry.find_pass(name)
+    except PluginError as error:
+        if near:
+            return name
+        close = difflib.get_close_matches(name, stock_passes(), n=3, cutoff=0.6)
+        hint = f"{error.hint}; stock passes alike: {', '.join(close)}" if close else error.hint
+        raise PluginError(
+            f"{error.what}, and it is no stock pass", where=error.where, hint=hint
+        ) from None
+    if near:
+        raise PluginError(
+            f"two passes are named {name!r}: the stock pass {' and '.join(near)}, and "
+            f"{cls.__module__}:{cls.__qualname__} of a plugin",
+            hint=f'write "{cls.__module__}:{cls.__qualname__}" for the plugin\'s; '
+            "a plugin's passes need names of their own",
+        )
+    return cls
+
+
+def _stock_pass(name: str, arguments: str) -> StockRef:
+    try:
+        call = ast.parse(f"f{arguments or '()'}", mode="eval").body
+        assert isinstance(call, ast.Call), arguments
+        given = [_literal(a) for a in call.args]
+        keywords = {str(k.arg): _literal(k.value) for k in call.keywords}
+    except (SyntaxError, ValueError, AssertionError):
+        takes = parameters_of(find_stock(name))
+        raise PipelineError(
+            f"the arguments of the stock pass {name!r} are not so written: {arguments}",
+            hint=f'in parentheses, as of a function: {name}("cuda:90", 4); it takes {takes}',
+        ) from None
+    reference = stock(name, *given, **keywords)
+    reference.check()
+    return reference
+
+
+def _literal(node: ast.expr) -> Any:
+    words = {"true": True, "false": False}
+    return (
+        words[node.id]
+        if isinstance(node, ast.Name) and node.id in words
+        else ast.literal_eval(node)
+    )
+
+
+def _python_pass(cls: type[ModulePass], name: str, arguments: str) -> ModulePass:
     from xdsl.passes import get_pass_option_infos
     from xdsl.utils.arg_spec import ArgSpec, parse_pipeline
     from xdsl.utils.exceptions import ArgSpecParseError
 
-    name, brace, rest = part.partition("{")
-    cls = _class(name.strip())
     try:
-        (parsed,) = parse_pipeline("x{" + rest) if brace else [ArgSpec("x", {})]
+        (parsed,) = parse_pipeline("x" + arguments) if arguments else [ArgSpec("x", {})]
         return cls.from_pass_spec(ArgSpec(cls.name, parsed.parameters))
     except (Exception, ArgSpecParseError) as error:  # the latter is no Exception
         takes = ", ".join(
@@ -70,17 +134,15 @@ def _make(part: str) -> ModulePass:
         )
         raise PipelineError(
             f"the arguments of {name!r} do not fit: {str(error).splitlines()[-1].strip()}",
-            where=part,
+            where=name + arguments,
             hint=f"it takes {takes or 'no arguments'}",
         ) from error
 
 
 def _class(name: str) -> type[ModulePass]:
-    place, colon, attribute = name.rpartition(":")
-    if not colon:
-        return registry.find_pass(name)
+    place, _, attribute = name.rpartition(":")
     if place.endswith(".py"):
-        cls = getattr(_module_of_file(Path(place)), attribute, None)
+        cls = getattr(module_of_file(Path(place)), attribute, None)
         if not (isinstance(cls, type) and hasattr(cls, "from_pass_spec")):
             raise PluginError(
                 f"{place} has no pass {attribute!r}",
@@ -92,7 +154,22 @@ def _class(name: str) -> type[ModulePass]:
     return pass_class(PassRef(name))
 
 
-def _module_of_file(path: Path) -> Any:
+def module_named(place: str) -> Any:
+    """The module behind ``file.py``, or ``package.module``, of the working directory too."""
+    if place.endswith(".py"):
+        return module_of_file(Path(place))
+    if "" not in sys.path:
+        sys.path.insert(0, "")  # as `python -m` has it: modules of the working directory
+    try:
+        return importlib.import_module(place)
+    except (Exception, SystemExit) as error:
+        raise PluginError(
+            f"{place} cannot be imported: {type(error).__name__}: {error}",
+            hint="name a module, or a file that ends in .py",
+        ) from error
+
+
+def module_of_file(path: Path) -> Any:
     """The module in a file, with the file's folder on the search path, as a script has it."""
     path = path.resolve()
     name = f"_remora_{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"

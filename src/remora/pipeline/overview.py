@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 from remora import host
@@ -12,7 +13,7 @@ from remora.pipeline.editing import KINDS
 from remora.pipeline.edits import Check, Disable, Edit, Insert, Override, Passes, Pipeline, Replace
 from remora.pipeline.plan import Plan
 from remora.pipeline.stage import StockPass, anchors, record
-from remora.pipeline.subjects import describe
+from remora.pipeline.subjects import PassRef, describe
 
 
 def overview(target: Any, language: str = "triton", pipelines: Sequence[Pipeline] = ()) -> Any:
@@ -73,7 +74,7 @@ def _stock(anchor: str, stock: StockPass, plan: Plan, index: int) -> dict[str, A
     }
     if index in plan.instead:
         instead = plan.instead[index]
-        row["edit"] = "disabled" if instead is None else f"replaced by {describe(instead)}"
+        row["edit"] = "disabled" if instead is None else f"replaced by {_in_full(instead)}"
         row["pipeline"] = next(
             e.pipeline for e in plan.edits if _is_at(e, anchor.partition("/")[2], instead)
         )
@@ -89,9 +90,18 @@ def _is_at(edit: Edit, anchor: str, instead: Any) -> bool:
 def _inserted(subject: Any, edits: list[Edit], stage: str) -> dict[str, Any]:
     for edit in edits:
         if isinstance(edit, Insert) and edit.subject is subject:
-            return {"inserted": describe(subject), "place": edit.place} | _of(edit)
+            return {"inserted": _in_full(subject), "place": edit.place} | _of(edit)
     edit = next(e for e in edits if isinstance(e, Passes))
-    return {"inserted": describe(subject), "place": f"instead of {stage}'s"} | _of(edit)
+    return {"inserted": _in_full(subject), "place": f"instead of {stage}'s"} | _of(edit)
+
+
+def _in_full(subject: Any) -> str:
+    """What an edit puts in, with its arguments."""
+    if isinstance(subject, PassRef) and subject.arguments:
+        return f"{subject.target}{{{' '.join(f'{k}={v!r}' for k, v in subject.arguments)}}}"
+    with suppress(Exception):  # a pass whose fields are no plain values
+        return str(subject.pipeline_pass_spec())
+    return describe(subject)
 
 
 def _of(edit: Edit) -> dict[str, Any]:

@@ -74,6 +74,12 @@ class StockRef:
         """As ``remora opt -p`` takes it."""
         return as_call(self.name, self.arguments, dict(self.keywords))
 
+    def check(self) -> None:
+        """Refuse a pass that there is not, or that takes other arguments: see ``add_to``."""
+        from triton._C.libtriton import ir
+
+        self.add_to(ir.pass_manager(ir.context()))
+
     def add_to(self, manager: Any) -> None:
         """Add the pass to a ``libtriton.ir.pass_manager``.
 
