@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import importlib.util
 import os
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
 from compiling import parse
 from hypothesis import HealthCheck, assume, event, given, settings
 from hypothesis import strategies as st
@@ -216,7 +218,7 @@ def kernels(draw: Any, direct: bool) -> Kernel:
     return Kernel(draw, direct)
 
 
-def run(module: Any, kernel: Kernel) -> Any:
+def run(module: Any, kernel: Kernel | Fixed) -> Any:
     """Results, effects, and whether a loop's variable left its type."""
     machine = evaluator.Evaluator()
     lanes = evaluator.np.array(range(100, 100 + LANES), dtype=object)
@@ -229,16 +231,18 @@ def loops_of(module: Any) -> int:
     return str(module).count("scf.for")
 
 
-def check(kernel: Kernel, splits: int) -> None:
+def check(kernel: Kernel | Fixed, splits: int) -> None:
     module = parse(kernel.text)
     try:
         results, log, passes_end = run(module, kernel)
     except evaluator.TooLong:
         assume(False)
     # Where its variable leaves its type, a loop of stock Triton does not end.
-    assume(kernel.direct or not passes_end)
+    if not kernel.direct:
+        assume(not passes_end)
     new = run_pass(SplitLoops(max_splits=splits, min_body=0), module, place="a test")
-    event(f"{loops_of(new) - loops_of(module)} loops more")
+    if isinstance(kernel, Kernel):
+        event(f"{loops_of(new) - loops_of(module)} loops more")
     after = run(new, kernel)
     assert after[0] == results
     assert after[1] == log
@@ -261,3 +265,38 @@ def test_affine(kernel: Kernel, splits: int) -> None:
 @given(kernels(direct=True), st.sampled_from([1, 2, 3]))
 def test_variable_itself_up_to_the_largest_number(kernel: Kernel, splits: int) -> None:
     check(kernel, splits)
+
+
+@dataclass
+class Fixed:
+    """A kernel that is written out."""
+
+    text: str
+    arguments: list[int]
+    direct: bool = True
+
+
+WRAPS = """
+module {{ tt.func public @kernel(%p: !tt.ptr<i32>, %q: tensor<8x!tt.ptr<i32>>, %b: i32) -> i32 {{
+  %low = arith.constant {low} : i32
+  %high = arith.constant {high} : i32
+  %one = arith.constant 1 : i32
+  %lanes = tt.make_range {{end = 8 : i32, start = 0 : i32}} : tensor<8xi32>
+  %bound = tt.splat %b : i32 -> tensor<8xi32>
+  scf.for %i = %low to %high step %one : i32 {{
+    %s = tt.splat %i : i32 -> tensor<8xi32>
+    %at = arith.{operation} %s, %lanes : tensor<8xi32>
+    %mask = arith.cmpi {predicate}, %at, %bound : tensor<8xi32>
+    tt.store %q, %at, %mask : tensor<8x!tt.ptr<i32>>
+  }}
+  tt.return %b : i32 }} }}
+"""
+
+
+@pytest.mark.parametrize("predicate", PREDICATES[2:])
+@pytest.mark.parametrize("operation", ["addi", "subi"])
+@pytest.mark.parametrize("low", [LEAST, LEAST + 3, -4, 0, MOST - 20])
+def test_lanes_that_wrap(predicate: str, operation: str, low: int) -> None:
+    text = WRAPS.format(low=low, high=low + 20, operation=operation, predicate=predicate)
+    for bound in (LEAST, LEAST + 9, -5, 0, 6, low + 9, MOST - 9, MOST):
+        check(Fixed(text, [min(bound, MOST)]), splits=1)
