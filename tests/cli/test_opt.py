@@ -39,6 +39,13 @@ class Fail(remora.ModulePass):
         raise KeyError("lost")
 
 @dataclass(frozen=True)
+class Cse(remora.ModulePass):
+    name = "cse"
+
+    def apply(self, ctx, module):
+        pass
+
+@dataclass(frozen=True)
 class Needs(remora.ModulePass):
     name = "needs"
     count: int
@@ -112,6 +119,13 @@ def test_passes_run_in_order_with_their_arguments(remora_command, folder):
     ("passes", "words"),
     [
         ("nobody", "no plugin has a pass 'nobody'"),
+        ("loop_unrol", "stock passes alike: ttir.loop_unroll"),
+        ("cse(3)", "it takes no arguments"),
+        ("cse{x=1}", "the arguments of the stock pass 'cse' are not so written: {x=1}"),
+        ("convert_to_ttgpuir(x)", "'convert_to_ttgpuir' are not so written: (x)"),
+        ("convert_to_ttgpuir", "does not take these arguments"),
+        ("canonicalizer", "several stock passes are named 'canonicalizer'"),
+        ("ttgpuir.coalesce", "stock passes failed: "),
         ("opt_passes:Gone", "has no attribute 'Gone'"),
         ("nowhere:Say", "No module named 'nowhere'"),
         ("gone.py:Say", "there is no Python file"),
@@ -136,6 +150,64 @@ def test_what_goes_wrong_is_said(remora_command, folder, passes, words):
     assert words in result.err
     assert "way out: " in result.err
     assert "Traceback" not in result.err
+
+
+REDUNDANT = GOOD.replace("tt.return", "%1 = arith.addi %x, %x : i32\n    tt.return")
+
+
+def test_stock_passes_beside_python_s(remora_command, folder):
+    (folder / "twice.mlir").write_text(
+        REDUNDANT.replace(
+            "tt.return",
+            '%2 = arith.muli %0, %1 : i32\n tt.print "x" '
+            "{hex = false, isSigned = array<i32: 1>} : %2 : i32\n tt.return",
+        )
+    )
+    for passes in ("cse", "common.cse", "common.cse,opt_passes:Say,cse"):
+        result = remora_command("opt", "twice.mlir", "-p", passes)
+        assert result.code == 0, result.err
+        assert result.out.count("arith.addi") == 1
+    assert remora_command("opt", "twice.mlir").out.count("arith.addi") == 2
+
+
+@pytest.mark.parametrize("target", ["cuda:90", "hip:gfx950"])
+def test_a_stage_by_hand(remora_command, folder, target):
+    """The passes that `remora pipeline` lists, run over what the stage got."""
+    import json
+
+    compiled = compile_kernel(target)
+    (folder / "before.mlir").write_text(compiled.asm["ttir"])
+    view = json.loads(remora_command("pipeline", "--target", target, "--json").out)
+    (ttgir,) = (s for s in view["stages"] if s["stage"] == "ttgir")
+    passes = ",".join(
+        row["pass"]
+        + (f"({', '.join(map(json.dumps, row['arguments']))})" if row["arguments"] else "")
+        for row in ttgir["passes"]
+    )
+    for options in ((), ("--verify-each",)):
+        result = remora_command("opt", "before.mlir", "--target", target, "-p", passes, *options)
+        assert result.code == 0, result.err
+        assert "tt.load" in result.out or "amdg.buffer_load" in result.out
+        assert 'ttg.target = "' + target in result.out
+
+
+def test_print_after_all(remora_command, folder):
+    result = remora_command("opt", "good.mlir", "-p", "cse,opt_passes:Say", "--print-after-all")
+    after = [line for line in result.err.splitlines() if line.startswith("// after")]
+    assert after == ["// after stock pass cse", "// after say"]
+    assert result.err.count("tt.func public @kernel") == 2
+
+
+def test_a_plugin_s_pass_with_the_name_of_a_stock_one(remora_command, folder, monkeypatch):
+    from remora.cli import passes
+
+    monkeypatch.syspath_prepend(str(folder))
+    cls = __import__("opt_passes").Cse
+    monkeypatch.setattr(passes.registry, "find_pass", lambda name: cls)
+    result = remora_command("opt", "good.mlir", "-p", "cse")
+    assert result.code == 1
+    assert "two passes are named 'cse': the stock pass common.cse, and opt_passes:Cse" in result.err
+    assert remora_command("opt", "good.mlir", "-p", "opt_passes:Cse").code == 0
 
 
 def test_a_broken_file_of_passes(remora_command, folder):

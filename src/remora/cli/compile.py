@@ -71,7 +71,9 @@ def compile_kernel(
             if RemoraError.of(error):
                 raise
             raise CompilationFailed(
-                f"{type(error).__name__}: {str(error).strip()}", where=f"{kernel} for {target}"
+                f"{type(error).__name__}: {str(error).strip()}",
+                where=f"{kernel} for {target}",
+                hint="a type of the signature may not exist" if isinstance(error, KeyError) else "",
             ) from error
     _write(compiled, function.fn.__name__, [s.strip() for s in emit.split(",")], output)
 
