@@ -117,6 +117,20 @@ def test_a_hook_set_afterwards_that_does_not_call_ours_stays():
     knobs.runtime.add_stages_inspection_hook = None
 
 
+@pytest.mark.parametrize("theirs", [None, Neighbour()])
+def test_installed_again_where_somebody_put_theirs_in_its_place(theirs):
+    client = Client()
+    host.install(client)
+    knobs.runtime.add_stages_inspection_hook = theirs
+    host.install(client)
+    assert current()()[0].endswith("client")
+    assert (current()()[0] == "otherclient") is (theirs is not None)
+    host.uninstall()
+    host.uninstall()
+    assert current() is theirs
+    knobs.runtime.add_stages_inspection_hook = None
+
+
 def test_a_hook_that_calls_ours_for_stages_only_is_no_endless_loop():
     client = Client()
     host.install(client)

@@ -83,6 +83,13 @@ def _functions() -> dict[str, Any]:
     return functions
 
 
+def has_symbol(name: str) -> bool:
+    """Whether libtriton exports a symbol, by its mangled name."""
+    from triton._C import libtriton
+
+    return hasattr(ctypes.CDLL(libtriton.__file__), name)
+
+
 def missing_symbols() -> list[str]:
     """The mangled names that the bridge needs and this libtriton lacks."""
     from triton._C import libtriton

@@ -106,15 +106,15 @@ def install(client: StageClient) -> None:
     """
     global _users, _client, _previous
     with _lock:
-        if _users == 0:
-            features()
-            from triton import knobs
+        features()
+        from triton import knobs
 
-            current = knobs.runtime.add_stages_inspection_hook
-            if not _is_reached(current):
-                _previous = current
-                knobs.runtime.add_stages_inspection_hook = _hook
-            _client = client
+        # Also where it was installed before: somebody may have put theirs in its place.
+        current = knobs.runtime.add_stages_inspection_hook
+        if not _is_reached(current):
+            _previous = current
+            knobs.runtime.add_stages_inspection_hook = _hook
+        _client = client
         _users += 1
         _set_key()
 

@@ -31,8 +31,9 @@ class Features:
     bridge: libtriton exports every C++ symbol that the bridge calls.
     calls_carry_tensors: TTIR to TTGIR conversion updates the signature of a
         function without a body, so that a call to it can carry tensors.
-    local_barrier: the name of the operation that synchronises a CTA's threads
-        on shared memory in TTGIR.
+    dot_wait_synchronises: the wait for products of a warp group is also a
+        barrier where there are several: another's product may still read the
+        operands.
     explicit_native_plugins: native plugins are loaded by explicit calls
         (``passes.plugin.extend_with``) and not through ``TRITON_PLUGIN_PATHS``.
     nanobind: the binding is nanobind's (pybind11's before).
@@ -42,7 +43,7 @@ class Features:
     stage_hook: bool
     bridge: bool
     calls_carry_tensors: bool
-    local_barrier: str
+    dot_wait_synchronises: bool
     explicit_native_plugins: bool
     nanobind: bool
 
@@ -90,7 +91,7 @@ def features() -> Features:
             f"Triton {version} is newer than the releases Remora is tested on ({known}); trying it",
             stacklevel=2,
         )
-    from remora.host.bridge import missing_symbols
+    from remora.host.bridge import has_symbol, missing_symbols
 
     missing = missing_symbols()
     stage_hook = hasattr(knobs.runtime, "add_stages_inspection_hook")
@@ -106,14 +107,13 @@ def features() -> Features:
         stage_hook=stage_hook,
         bridge=not missing,
         calls_carry_tensors=_calls_carry_tensors(),
-        local_barrier="ttg.barrier" if _has_op_builder(ir, "create_barrier") else "gpu.barrier",
+        # The release that made it one added an attribute to switch it off.
+        dot_wait_synchronises=has_symbol(
+            "_ZN4mlir6triton10nvidia_gpu18WarpGroupDotWaitOp17getWarpGroupLocalEv"
+        ),
         explicit_native_plugins=hasattr(ir, "extend_dialects_with"),
         nanobind=type(ir.module).__module__ == "nanobind",
     )
-
-
-def _has_op_builder(ir: object, name: str) -> bool:
-    return hasattr(getattr(ir, "builder"), name)  # noqa: B009
 
 
 def _calls_carry_tensors() -> bool:
