@@ -30,13 +30,13 @@ def test_features_of_this_release():
     assert features.stage_hook
     assert features.bridge
     expected = {
-        "3.7.1": (False, "ttg.barrier", False),
-        "3.8.0": (True, "ttg.barrier", False),
-        "3.9.0": (True, "ttg.barrier", True),
+        "3.7.1": (False, False, False),
+        "3.8.0": (True, False, False),
+        "3.9.0": (True, True, True),
     }[features.version]
     found = (
         features.calls_carry_tensors,
-        features.local_barrier,
+        features.dot_wait_synchronises,
         features.explicit_native_plugins,
     )
     assert found == expected

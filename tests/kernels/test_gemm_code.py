@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import triton.language as tl
-from tlx.building import build, waits
+from tlx.building import build, instructions, waits
 
 from remora.kernels.gemm_cdna import gemm_staged
 from remora.kernels.gemm_hopper import gemm_pipelined
@@ -125,3 +125,18 @@ def test_cdna_takes_either_order(columns: str) -> None:
     result = compiled("hip:gfx942", "fp16", columns=columns, small=True)
     assert "v_mfma" in result.asm["amdgcn"]
     assert "convert_layout" not in inner_loop(result.asm["ttgir"])
+
+
+@pytest.mark.parametrize("dtype", ["fp16", "fp32", "fp8e4nv"])
+def test_warp_groups_wait_for_each_other(dtype: str) -> None:
+    """After a wait for products no group writes what another's product may still read.
+
+    Measured on an H200 with Triton 3.8.0, before: wrong results where the
+    conversion of the result used the operands' memory.
+    """
+    ptx = compiled("cuda:90", dtype).asm["ptx"]
+    pattern = r"wgmma\.wait_group|bar\.sync|st\.shared|stmatrix|cp\.async\.c[ag]"
+    touching = instructions(ptx, pattern)
+    waits_for_products = [i for i, name in enumerate(touching) if name == "wgmma.wait_group"]
+    assert len(waits_for_products) == 2
+    assert all(touching[i + 1] == "bar.sync" for i in waits_for_products)

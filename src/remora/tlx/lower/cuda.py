@@ -9,6 +9,7 @@ from xdsl.ir import Operation, SSAValue
 
 from remora.dsl.lowering import CustomOp, Lowering
 from remora.errors import PluginError, WrongType
+from remora.host import features
 from remora.ir.alignment import copy_bytes, element_bytes
 from remora.ir.build import Builder, attribute, boolean, i32, inherent, op_name
 from remora.tlx.copies import async_load, async_load_commit_group, async_load_wait_group
@@ -135,6 +136,11 @@ def _wait(builder: Builder, instruction: str, *, fence: bool) -> None:
     )  # fmt: skip
     if fence:
         builder.op("ttng.fence_async_shared", [], [], {"bCluster": boolean(False)})
+    _barrier(builder)
+
+
+def _barrier(builder: Builder) -> None:
+    """All threads of the program, on shared memory."""
     builder.op("ttg.barrier", [], [], {"addrSpace": i32(1)})
 
 
@@ -164,7 +170,11 @@ def lower_dot(op: CustomOp, builder: Builder, lowering: Lowering) -> SSAValue:
 
 @async_dot_wait.lowering("cuda:90")
 def lower_dot_wait(op: CustomOp, builder: Builder, lowering: Lowering) -> SSAValue:
-    """``ttng.warp_group_dot_wait``, which threads the product through itself."""
+    """``ttng.warp_group_dot_wait``, which threads the product through itself.
+
+    With several warp groups also a barrier: a product of another group may still
+    read shared memory that is written next.
+    """
     (product,) = op.operands
     if not lowering.analysis.is_product(product):
         raise WrongType(
@@ -172,7 +182,10 @@ def lower_dot_wait(op: CustomOp, builder: Builder, lowering: Lowering) -> SSAVal
             where=op.where,
             hint="wait for the value that tlx.async_dot returned, before anything computes with it",
         )
-    return builder.value(
+    result = builder.value(
         "ttng.warp_group_dot_wait", [product], product.type,
         {"pendings": i32(op.attributes["pendings"])},
     )  # fmt: skip
+    if lowering.num_warps > 4 and not features().dot_wait_synchronises:
+        _barrier(builder)
+    return result
