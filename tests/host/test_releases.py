@@ -91,7 +91,7 @@ def test_no_triton(monkeypatch):
     assert "pip install triton==" in caught.value.hint
 
 
-def test_the_hook_is_not_installed_on_an_unfit_release(monkeypatch, no_hook):
+def test_the_hook_is_not_installed_on_an_unfit_release(no_hook, monkeypatch):
     monkeypatch.setattr(triton, "__version__", "3.6.0")
     for _ in range(2):
         with pytest.raises(UnsupportedTriton):
