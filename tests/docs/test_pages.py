@@ -14,6 +14,26 @@ DOCS = Path(__file__).parents[2] / "docs"
 _BLOCK = re.compile(r"```python\n# (\S+\.py)([^\n]*)\n(.*?)```", re.DOTALL)
 
 
+# The programs of each page, with words that each prints.
+PAGES = {
+    "write-a-plugin.md": {
+        "try_it.py": "compiled for Hopper and CDNA",
+        "refuse_it.py": "mine.fast_tanh: x has to be of fp32",
+        "run_it.py": "ran on the CPU",
+    },
+    "pipelines.md": {
+        "insert.py": "loads: 1\nloads: 1",
+        "disable.py": "no wide loads",
+        "replace.py": "eight warps",
+        "override.py": "overridden",
+        "control.py": "controlled",
+        "compose.py": "two edits contradict each other",
+    },
+}
+# What they import.
+MODULES = {"write-a-plugin.md": ["mine.py"], "pipelines.md": ["common.py"]}
+
+
 def files(page: str) -> dict[str, str]:
     """The files of a page; blocks of one file are put one after the other."""
     found: dict[str, str] = {}
@@ -25,8 +45,9 @@ def files(page: str) -> dict[str, str]:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    for name, text in files("write-a-plugin.md").items():
-        (tmp_path / name).write_text(text)
+    for page in PAGES:
+        for name, text in files(page).items():
+            (tmp_path / name).write_text(text)
     return tmp_path
 
 
@@ -42,20 +63,19 @@ def run(folder: Path, name: str, **environment: str) -> str:
     return process.stdout
 
 
-def test_every_block_is_run() -> None:
-    text = (DOCS / "write-a-plugin.md").read_text()
-    assert set(files("write-a-plugin.md")) == {"mine.py", "try_it.py", "refuse_it.py", "run_it.py"}
+@pytest.mark.parametrize("page", PAGES)
+def test_every_block_is_run(page: str) -> None:
+    text = (DOCS / page).read_text()
+    assert set(files(page)) == {*PAGES[page], *MODULES[page]}
     assert len(_BLOCK.findall(text)) == text.count("```python")
 
 
-def test_compiles(folder: Path) -> None:
-    assert "compiled for Hopper and CDNA" in run(folder, "try_it.py")
-
-
-def test_refuses_at_the_kernels_line(folder: Path) -> None:
-    assert "mine.fast_tanh: x has to be of fp32" in run(folder, "refuse_it.py")
-
-
-def test_runs_on_the_cpu(folder: Path) -> None:
-    pytest.importorskip("torch")
-    assert "ran on the CPU" in run(folder, "run_it.py", TRITON_INTERPRET="1")
+@pytest.mark.parametrize(
+    ("name", "words"), [program for page in PAGES.values() for program in page.items()]
+)
+def test_program(folder: Path, name: str, words: str) -> None:
+    environment = {}
+    if name == "run_it.py":
+        pytest.importorskip("torch")
+        environment = {"TRITON_INTERPRET": "1"}
+    assert words in run(folder, name, **environment)

@@ -20,11 +20,19 @@ from compiling import (
     Unwritable,
     code_of,
     compile_kernel,
+    dot,
     parse,
 )
 
 import remora
-from remora.errors import InvalidIR, KernelRenamed, LanguageError, PassRaised, PassReturned
+from remora.errors import (
+    InvalidIR,
+    KernelRenamed,
+    LanguageError,
+    PassRaised,
+    PassReturned,
+    StageFailed,
+)
 from remora.pipeline import Pipeline, run_pass, use
 
 FAILURES = [
@@ -128,3 +136,78 @@ def test_a_failure_leaves_nothing_in_the_cache(fresh_cache):
         with use(pipeline), pytest.raises(PassRaised):
             compile_kernel("cuda:90")
     assert code_of(compile_kernel("cuda:90")) == stock
+
+
+# --- stock passes that fail because of an edit ---------------------------------------------------
+
+# What is left out, the stage that fails for it, what the error says; per target.
+NEEDED = [
+    ("cuda:90", "ttgir/convert_to_ttgpuir", "ttgir", "number of warps"),
+    ("hip:gfx950", "ttgir/convert_to_ttgpuir", "ttgir", "number of warps"),
+    ("cuda:90", "ttir/inliner", "ttgir", "the stock pass"),
+    ("cuda:90", "llir/to_llvmir", "llir", "translate module to LLVM IR"),
+]
+
+
+@pytest.mark.parametrize(("target", "anchor", "stage", "words"), NEEDED)
+def test_a_disabled_pass_that_a_later_one_needs(target, anchor, stage, words, fresh_cache):
+    plain = code_of(compile_kernel(target))
+    with use(Pipeline("less").disable(anchor)), pytest.raises(StageFailed) as caught:
+        compile_kernel(target, dot, 32)
+    error = caught.value
+    assert isinstance(error, RuntimeError)  # as Triton's own
+    assert error.where.startswith(f"stage {stage}")
+    assert f"disable {anchor} (pipeline less)" in error.where
+    assert words in error.what + error.where
+    # The process, the cache and the next kernel are as before.
+    assert code_of(compile_kernel(target)) == plain
+    assert "ttgir" in compile_kernel(target, dot, 32).asm
+
+
+def test_the_command_shows_it_again(fresh_cache, capfd):
+    less = Pipeline("less").disable("ttgir/convert_to_ttgpuir")
+    with use(less), pytest.raises(StageFailed) as caught:
+        compile_kernel("cuda:90")
+    assert "the stock pass coalesce; to see it again: remora opt" in caught.value.where
+    command = caught.value.where.partition("to see it again: ")[2].partition(";")[0]
+    again = subprocess.run(
+        [sys.executable, "-m", "remora.cli", *shlex.split(command)[1:]],
+        capture_output=True,
+        text=True,
+    )
+    assert again.returncode == 1
+    assert "stock passes failed: " in again.stderr
+    assert "number of warps" in again.stderr
+
+
+def test_what_stock_passes_print_is_not_lost(fresh_cache, capfd, monkeypatch):
+    """MLIR's own dumps and remarks go to standard error, with edits or without."""
+    monkeypatch.setenv("MLIR_ENABLE_DUMP", "1")
+    with use(Pipeline("less").disable("ttgir/coalesce").replace("ttir/cse", Look())):
+        compile_kernel("cuda:90")
+    assert "IR Dump Before" in capfd.readouterr().err
+
+
+def test_threads_that_fail_at_once_leave_standard_error(fresh_cache, capfd):
+    from concurrent.futures import ThreadPoolExecutor
+
+    def fail(number: int) -> str:
+        less = Pipeline(f"p{number}").disable("ttgir/convert_to_ttgpuir")
+        with use(less), pytest.raises(StageFailed) as caught:
+            compile_kernel("cuda:90")
+        return caught.value.what
+
+    with ThreadPoolExecutor(4) as pool:
+        assert all("number of warps" in what for what in pool.map(fail, range(8)))
+    capfd.readouterr()
+    os.write(2, b"still here")
+    assert capfd.readouterr().err == "still here"
+
+
+def test_text_that_the_assembler_refuses(fresh_cache):
+    """Triton's own error, for its autotuner; the traceback names the edit."""
+    bad = Pipeline("bad").override("ptx", lambda text, compile_: compile_(text) + "nonsense;")
+    with use(bad), pytest.raises(Exception, match="ptxas") as caught:
+        compile_kernel("cuda:90")
+    assert "override of ptx" in "".join(caught.value.__notes__)
+    assert "(pipeline bad)" in "".join(caught.value.__notes__)
