@@ -42,9 +42,6 @@ _client: StageClient | None = None
 _previous: Callable[..., Any] | None = None
 _reached = False
 
-# What a launch calls: the client's keys, as long as nothing else is to be asked.
-_key: Callable[[], tuple[str, str]] | None = None
-
 
 def _hook(
     backend: Any = None,
@@ -53,24 +50,36 @@ def _hook(
     language: Any = None,
     capability: Any = None,
 ) -> tuple[str, str]:
-    if stages is None and _key is not None:
+    if stages is None:
         return _key()
     global _reached
     _reached = True
     client, previous = _client, _previous
-    if previous is not None and _inside.previous:
-        return ("", "")  # the hook before ours calls ours: one call is enough
-    if stages is None:
-        key = client.cache_key() if client is not None else ("", "")
-        if previous is None:
-            return key
-        before = _call_previous(previous)
-        return before[0] + key[0], before[1] + key[1]
     if previous is not None:
+        if _inside.previous:
+            return ("", "")  # the hook before ours calls ours: one call is enough
         _call_previous(previous, backend, stages, options, language, capability)
     if client is not None:
         client.edit_stages(backend, stages, options, language)
     return ("", "")
+
+
+def _key_of_all() -> tuple[str, str]:
+    """The keys of the hook before ours, and then the client's."""
+    global _reached
+    _reached = True
+    client, previous = _client, _previous
+    if previous is not None and _inside.previous:
+        return ("", "")
+    key = client.cache_key() if client is not None else ("", "")
+    if previous is None:
+        return key
+    before = _call_previous(previous)
+    return before[0] + key[0], before[1] + key[1]
+
+
+# What a launch calls: the client alone, as long as nothing else is to be asked.
+_key: Callable[[], tuple[str, str]] = _key_of_all
 
 
 def _call_previous(previous: Callable[..., Any], *args: Any) -> Any:
@@ -83,11 +92,10 @@ def _call_previous(previous: Callable[..., Any], *args: Any) -> Any:
 
 def _is_reached(hook: Callable[..., Any] | None) -> bool:
     """Whether ``hook`` is ours, or calls ours."""
-    global _reached
+    global _reached, _key
     if hook is None or hook is _hook:
         return hook is _hook
-    _reached = False
-    _set_key()
+    _reached, _key = False, _key_of_all
     hook()
     return _reached
 
@@ -95,7 +103,7 @@ def _is_reached(hook: Callable[..., Any] | None) -> bool:
 def _set_key() -> None:
     """Take the short way for launches where it is one."""
     global _key
-    _key = _client.cache_key if _client is not None and _previous is None else None
+    _key = _client.cache_key if _client is not None and _previous is None else _key_of_all
 
 
 def install(client: StageClient) -> None:

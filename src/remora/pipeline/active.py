@@ -142,12 +142,13 @@ def edits_by_stage(
 def _launch_key(active: Active) -> Callable[[], tuple[str, str]]:
     """``StageClient.cache_key``. Every launch calls it: a closure is quicker than a method."""
     here = active.scope.get
-    asynchronous: Callable[[], Any] | None = None  # importing this imports no Triton
+    # Replaced with the first key, as importing this imports no Triton; an object is not None.
+    asynchronous: Callable[[], Any] = object
 
     def cache_key() -> tuple[str, str]:
         nonlocal asynchronous
         scope = here()
-        if scope.process is active._process and asynchronous is not None and asynchronous() is None:
+        if scope.process is active._process and asynchronous() is None:
             return scope.pair
         asynchronous = active_mode().get
         return active._first_key(scope)

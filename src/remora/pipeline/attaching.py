@@ -53,11 +53,15 @@ def _with_pipelines(method: Callable[..., Any], pipelines: tuple[Pipeline, ...])
     # Every launch comes through here: one frame, no calls that can be spared.
     scope = active.scope
     here, enter, leave = scope.get, scope.set, scope.reset
+    last = scope.get(), scope.get().within(pipelines)
 
     @functools.wraps(method)
     def with_pipelines(*args: Any, **kwargs: Any) -> Any:
-        outer = here()
-        token = enter(outer.inner.get(pipelines) or outer.within(pipelines))
+        nonlocal last
+        outer, known = here(), last
+        if known[0] is not outer:
+            known = last = outer, outer.within(pipelines)
+        token = enter(known[1])
         try:
             return method(*args, **kwargs)
         finally:
