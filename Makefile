@@ -34,7 +34,7 @@ types: $(TEST)
 	$(BIN)/mypy
 
 lit: $(TEST)
-	$(BIN)/lit -j $(JOBS) tests/lit
+	$(BIN)/lit -j $(JOBS) tests/lit examples/plugins/loop-split/tests/lit
 
 pytest: $(TEST)
 	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal $(PYTEST_ARGS)
@@ -54,7 +54,8 @@ $(RUN): requirements/run.txt requirements/build.txt requirements/torch.txt pypro
 	@touch $@
 
 # pip cannot see that the release replaces the Triton that torch may ask for: it comes last.
-$(TEST): $(RUN) requirements/dev.txt
+$(TEST): $(RUN) requirements/dev.txt requirements/corpus.txt
 	$(PIP) -r requirements/torch.txt
+	$(PIP) --no-deps -r requirements/corpus.txt
 	$(PIP) -r requirements/dev.txt -r requirements/run.txt triton==$(TRITON)
 	@touch $@
