@@ -123,3 +123,5 @@ def test_a_repeated_anchor_wants_its_number():
 def test_a_stage_without_passes_takes_no_insert():
     with pytest.raises(AnchorNotFound, match="the stage glir runs no pass"):
         plan([], at="glir/start")
+    with pytest.raises(AnchorNotFound, match="the stage glir runs no pass"):
+        Plan.of([], Pipeline("own").passes("glir", Look()).edits)

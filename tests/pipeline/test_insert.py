@@ -244,9 +244,22 @@ def test_a_place_that_is_none(place):
     assert "pipeline 'mine', insert of look" in caught.value.where
 
 
-def test_not_a_pass():
-    with pytest.raises(PipelineError, match="is not a pass"):
-        Pipeline("mine").insert("cse", at="ttir/start")  # type: ignore[arg-type]
+@pytest.mark.parametrize("subject", ["cse", Look, None, lambda module: None])
+def test_not_a_pass(subject):
+    for make in (
+        lambda: Pipeline("mine").insert(subject, at="ttir/start"),
+        lambda: Pipeline("mine").replace("ttir/cse", subject),
+        lambda: Pipeline("mine").passes("ttir", subject),
+    ):
+        with pytest.raises(PipelineError, match="is not a pass") as caught:
+            make()
+        assert "remora.stock(name)" in caught.value.hint
+
+
+@pytest.mark.parametrize("wrong", ["look", None, Look()])
+def test_use_takes_pipelines(wrong):
+    with pytest.raises(PipelineError, match="use takes pipelines"), use(wrong):
+        pass
 
 
 def test_a_pipeline_is_a_value():

@@ -10,7 +10,7 @@ from contextvars import ContextVar
 from typing import Any
 
 from remora import host
-from remora.errors import AnchorNotFound
+from remora.errors import AnchorNotFound, PipelineError
 from remora.pipeline.editing import Compilation, edited_stage
 from remora.pipeline.edits import Check, Edit, Override, Pipeline
 from remora.pipeline.workers import active_mode, carry_to_workers
@@ -112,6 +112,8 @@ class Active:
     @contextmanager
     def use(self, *pipelines: Pipeline) -> Iterator[None]:
         """Put pipelines in force for the kernels launched or compiled inside, on this thread."""
+        if not all(isinstance(p, Pipeline) for p in pipelines):
+            raise PipelineError("use takes pipelines", hint="with remora.use(pipeline): ...")
         host.install(self)
         token = self.scope.set(self.scope.get().within(pipelines))
         try:

@@ -325,7 +325,8 @@ class Pipeline:
         return stage, anchor
 
     def _check_subject(self, subject: Subject) -> None:
-        if not isinstance(subject, (PassRef, StockRef)) and not hasattr(subject, "apply"):
+        a_pass = hasattr(subject, "apply") and not isinstance(subject, type)
+        if not isinstance(subject, (PassRef, StockRef)) and not a_pass:
             raise PipelineError(
                 f"{subject!r} is not a pass",
                 where=f"pipeline {self.name!r}",

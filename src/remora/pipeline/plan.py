@@ -42,6 +42,8 @@ class Plan:
             first, second = (*everything, *others)[:2]
             raise _contradiction(first, second)
         for alone in everything:
+            if not names:
+                raise _no_passes(alone)
             plan.instead = dict.fromkeys(range(len(names)))
             plan.due[0] = list(alone.subjects)
         for edit in others:
@@ -67,14 +69,18 @@ def _contradiction(first: Edit, second: Edit) -> ContradictingEdits:
     )
 
 
+def _no_passes(edit: Edit) -> AnchorNotFound:
+    return AnchorNotFound(
+        f"the stage {edit.stage} runs no pass for this target and language",
+        where=f"{edit} (pipeline {edit.pipeline})",
+        hint="name a stage that runs passes, as ttgir does",
+    )
+
+
 def _position(edit: Insert, names: Sequence[str], target: str) -> int:
     """Where an insert goes, 0 for before the first pass."""
     if not names:
-        raise AnchorNotFound(
-            f"the stage {edit.stage} runs no pass for this target and language",
-            where=f"{edit} (pipeline {edit.pipeline})",
-            hint="name a stage that runs passes, as ttgir does",
-        )
+        raise _no_passes(edit)
     if edit.side in ("start", "end"):
         return 0 if edit.side == "start" else len(names)
     index = _index(edit, edit.anchor, names, target)
