@@ -144,6 +144,10 @@ def generic_text(module: Any, *, locations: bool = True, users: bool = False) ->
     Attributes are printed in full instead of through aliases (the local
     scope), so that every line can be read on its own.
     """
+    from triton._C.libtriton import ir
+
+    if not isinstance(module, ir.module):  # its address would not be one
+        raise BridgeError(f"{type(module).__name__} is not a module of libtriton")
     f = _functions()
     address = _module_address(module)
     flags = ctypes.create_string_buffer(_OBJECT_BYTES)

@@ -18,7 +18,7 @@ from remora.host import captured_stderr, generic_text
 from remora.pipeline.edits import Check, Edit, Override
 from remora.pipeline.reproducer import explain, messages
 from remora.pipeline.runner import PUBLIC_FUNCTION, Runner, StockFailed
-from remora.pipeline.stage import Box, instrument, record
+from remora.pipeline.stage import Box, Unknown, instrument, record
 
 
 @dataclass
@@ -54,6 +54,8 @@ def edited_stage(
     needs_text = by_name or any(e.trigger or e.when.module is not None for e in edits)
 
     def run(value: Any, metadata: Any) -> Any:
+        if isinstance(value, Unknown):  # a dry run lists what the stage itself does
+            return stage(value, metadata)
         text = value if isinstance(value, str) else ""
         if needs_text and not isinstance(value, (str, bytes)):
             text = generic_text(value, locations=False)
