@@ -67,6 +67,22 @@ def always_compile() -> Iterator[None]:
 
 
 @pytest.fixture
+def hook_as_before() -> Iterator[None]:
+    """For tests that attach pipelines, which installs the hook for good: it is as before again."""
+    from triton import knobs
+
+    from remora.host import hook
+
+    names = ("_users", "_client", "_previous", "_key")
+    before = {name: getattr(hook, name) for name in names}
+    installed = knobs.runtime.add_stages_inspection_hook
+    yield
+    for name, value in before.items():
+        setattr(hook, name, value)
+    knobs.runtime.add_stages_inspection_hook = installed
+
+
+@pytest.fixture
 def no_hook() -> Iterator[None]:
     """No stage hook before the test; it fails if it leaves one behind.
 

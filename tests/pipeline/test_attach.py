@@ -26,10 +26,19 @@ OTHER = Pipeline("other").insert(Look("other"), at="ttir/end")
 
 
 @pytest.fixture(autouse=True)
-def _driver(fresh_cache):
+def _driver(fresh_cache, no_hook, hook_as_before):
     SEEN.clear()
     with standing_in():
         yield
+
+
+@pytest.fixture
+def no_mode_is_left():
+    """Triton 3.7 leaves its asynchronous mode active after an error."""
+    yield
+    from triton.runtime._async_compile import active_mode
+
+    active_mode.set(None)
 
 
 def launch(kernel, **constants) -> list[str]:
@@ -166,6 +175,21 @@ def test_asynchronous_compilation():
 
 
 @asynchronous
+def test_what_compiles_after_use_has_ended():
+    """A worker that starts late still compiles with what was in force at the launch."""
+    start = threading.Event()
+    with ThreadPoolExecutor(1) as pool, triton.AsyncCompileMode(pool):
+        pool.submit(start.wait, 60)
+        with remora.use(MARK):
+            add_one().warmup(Pointer(), 5, BLOCK=32, grid=(1,))
+        assert knobs.runtime.add_stages_inspection_hook is None
+        start.set()
+    assert [tag for tag, _ in SEEN] == ["marked"]
+    assert knobs.runtime.add_stages_inspection_hook is None
+
+
+@asynchronous
+@pytest.mark.usefixtures("no_mode_is_left")
 def test_asynchronous_errors_are_those_of_the_launch():
     broken = Pipeline("b").disable("ttir/nothing")
     with (

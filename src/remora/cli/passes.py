@@ -111,7 +111,7 @@ def _stock_pass(name: str, arguments: str) -> StockRef:
 
 
 def _literal(node: ast.expr) -> Any:
-    words = {"true": True, "false": False}
+    words = {"true": True, "false": False, "null": None}
     return (
         words[node.id]
         if isinstance(node, ast.Name) and node.id in words

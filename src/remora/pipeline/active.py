@@ -74,7 +74,7 @@ class Active:
         if scope.process is not self._process:
             scope.make_pair(self._process)
         if (mode := active_mode().get()) is not None:
-            carry_to_workers(mode, lambda: self.cache_key()[0])
+            carry_to_workers(mode, self)
         return scope.pair
 
     def edit_stages(

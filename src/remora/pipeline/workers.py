@@ -12,6 +12,8 @@ from contextvars import ContextVar, copy_context
 from functools import cache
 from typing import Any
 
+from remora import host
+
 
 @cache
 def active_mode() -> ContextVar[Any]:
@@ -24,15 +26,27 @@ def active_mode() -> ContextVar[Any]:
     return variable
 
 
-def carry_to_workers(mode: Any, key: Callable[[], str]) -> None:
-    """Let a mode compile in the context of each launch, and tell kernels apart by ``key()``."""
+def carry_to_workers(mode: Any, client: host.StageClient) -> None:
+    """Let a mode compile with the client, in the context of each launch.
+
+    Kernels that differ in the client's key alone are told apart. The hook is
+    there while a worker compiles: where the kernel was launched it may be gone.
+    """
     if getattr(mode, "_remora", False):
         return
     submit = mode.submit
 
-    def submit_here(kernel_key: str, compile_fn: Callable[[], Any], *rest: Any) -> Any:
+    def submit_here(key: str, compile_fn: Callable[[], Any], *rest: Any) -> Any:
         context = copy_context()
-        return submit(kernel_key + key(), lambda: context.run(compile_fn), *rest)
+
+        def compile_here() -> Any:
+            host.install(client)
+            try:
+                return context.run(compile_fn)
+            finally:
+                host.uninstall()
+
+        return submit(key + client.cache_key()[0], compile_here, *rest)
 
     mode.submit = submit_here
     mode._remora = True
