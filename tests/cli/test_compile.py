@@ -42,7 +42,7 @@ def scale(x, y):
 
 
 @pytest.fixture
-def compile_command(remora_command, tmp_path, monkeypatch):
+def compile_command(remora_command, tmp_path, monkeypatch, hook_as_before):
     """The command in a folder with kernels.py, and Triton's driver as before afterwards."""
     (tmp_path / "kernels.py").write_text(KERNELS)
     monkeypatch.chdir(tmp_path)
