@@ -15,7 +15,10 @@ import argparse
 import contextlib
 import hashlib
 import json
+import os
+import platform
 import statistics
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -204,7 +207,13 @@ def main() -> None:
     for name, row in result["ways"].items():
         print(f"{row['ratio']:7.3f}  {row['more_us']:+8.2f} us  {row['us']:8.2f} us  {name}")
     if arguments.json:
-        arguments.json.write_text(json.dumps(result, indent=2) + "\n")
+        machine = {
+            "python": platform.python_version(),
+            "machine": platform.machine(),
+            "cores": os.cpu_count(),
+            "command": sys.argv,
+        }
+        arguments.json.write_text(json.dumps(machine | result, indent=2) + "\n")
 
 
 if __name__ == "__main__":
