@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -14,6 +17,7 @@ from xdsl.dialects.builtin import StringAttr
 
 import remora
 from remora import host, ir
+from remora.ir.collector import paused
 
 TARGETS = {
     "cuda:80": GPUTarget("cuda", 80, 32),
@@ -183,3 +187,15 @@ class Unwritable(remora.ModulePass):
             if name_of(op) == "arith.addf":
                 op.detach()
                 op.erase(safe_erase=False)
+
+
+@contextmanager
+def threads(number: int) -> Iterator[ThreadPoolExecutor]:
+    """Threads that compile at once.
+
+    Without the cyclic collector: a finalizer that it runs in the middle of
+    ``ast.parse`` lets another thread in, and CPython 3.11 counts the depth of all
+    threads' parses in one place ("AST constructor recursion depth mismatch").
+    """
+    with paused(), ThreadPoolExecutor(number) as pool:
+        yield pool

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import triton
 import triton.language as tl
-from compiling import SEEN, Look, Multiply
+from compiling import SEEN, Look, Multiply, threads
 from launching import Pointer, add_one, standing_in
 from triton import knobs
 
@@ -144,7 +144,7 @@ def test_threads_with_pipelines_of_their_own():
             compiled = [kernel[(1,)](Pointer(), 5, BLOCK=32) for _ in range(3)]
         return tag, {c.asm["ptx"].rpartition("//")[2] for c in compiled}
 
-    with ThreadPoolExecutor(4) as pool:
+    with threads(4) as pool:
         for tag, seen in pool.map(with_tag, "abcd"):
             assert seen == {tag}
     assert "//a" not in kernel[(1,)](Pointer(), 5, BLOCK=32).asm["ptx"]
@@ -162,7 +162,7 @@ asynchronous = pytest.mark.skipif(
 @asynchronous
 def test_asynchronous_compilation():
     kernel, tagged = add_one(), remora.attach(MARK)(add_one())
-    with ThreadPoolExecutor(2) as pool, triton.AsyncCompileMode(pool):
+    with threads(2) as pool, triton.AsyncCompileMode(pool):
         plain = kernel.warmup(Pointer(), 5, BLOCK=32, grid=(1,))
         with remora.use(Pipeline("m").insert(Multiply(), at="ttir/end")):
             multiplied = kernel.warmup(Pointer(), 5, BLOCK=32, grid=(1,))

@@ -22,6 +22,7 @@ from compiling import (
     compile_kernel,
     dot,
     parse,
+    threads,
 )
 
 import remora
@@ -189,15 +190,13 @@ def test_what_stock_passes_print_is_not_lost(fresh_cache, capfd, monkeypatch):
 
 
 def test_threads_that_fail_at_once_leave_standard_error(fresh_cache, capfd):
-    from concurrent.futures import ThreadPoolExecutor
-
     def fail(number: int) -> str:
         less = Pipeline(f"p{number}").disable("ttgir/convert_to_ttgpuir")
         with use(less), pytest.raises(StageFailed) as caught:
             compile_kernel("cuda:90")
         return caught.value.where
 
-    with ThreadPoolExecutor(4) as pool:
+    with threads(4) as pool:
         for number, where in enumerate(pool.map(fail, range(8))):
             assert f"convert_to_ttgpuir (pipeline p{number})" in where
     capfd.readouterr()

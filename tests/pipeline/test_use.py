@@ -6,7 +6,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from compiling import SEEN, TARGETS, Look, Multiply, Raises, axpy, code_of, compile_kernel
+from compiling import SEEN, TARGETS, Look, Multiply, Raises, axpy, code_of, compile_kernel, threads
 from triton import knobs
 
 from remora.pipeline import Pipeline, active, use
@@ -87,7 +87,7 @@ def test_threads_compile_with_pipelines_of_their_own(always_compile):
                 return code_of(compile_kernel("cuda:90")) == changed
         return code_of(compile_kernel("cuda:90")) == stock
 
-    with ThreadPoolExecutor(4) as pool:
+    with threads(4) as pool:
         assert all(pool.map(compile_again, range(8)))
 
 
