@@ -24,6 +24,7 @@ import platform
 import statistics
 import subprocess
 import sys
+import tempfile
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -166,7 +167,7 @@ class Contestant:
             spec = find_spec("utlx_plugin")
             library = Path(spec.origin).parent / "libutlx.so"
             environment["TRITON_PLUGIN_PATHS"] = str(library)
-        environment["TRITON_CACHE_DIR"] = f"/tmp/remora-bench-{name}"
+        environment["TRITON_CACHE_DIR"] = str(Path(tempfile.gettempdir()) / f"remora-bench-{name}")
         self.process = subprocess.Popen(
             [sys.executable, __file__, "--child", name], stdin=subprocess.PIPE,
             stdout=subprocess.PIPE, text=True, env=environment,
