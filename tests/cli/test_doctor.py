@@ -9,7 +9,7 @@ import triton
 
 from remora import host
 from remora.cli import doctor
-from remora.cli.target import KNOWN_TARGETS
+from remora.host.targets import KNOWN_TARGETS
 
 
 @pytest.fixture(autouse=True)

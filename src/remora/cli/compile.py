@@ -50,7 +50,7 @@ def compile_kernel(
 
     from remora import host, use
     from remora.cli.plugins import pipelines_of
-    from remora.cli.target import gpu_target
+    from remora.host.targets import gpu_target
     from remora.pipeline import attached
 
     host.features()

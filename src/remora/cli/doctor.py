@@ -17,8 +17,8 @@ from typing import Annotated, Any
 import typer
 
 from remora import __version__
-from remora.cli.target import KNOWN_TARGETS, gpu_target
 from remora.errors import UnsupportedTriton
+from remora.host.targets import KNOWN_TARGETS, gpu_target
 
 # A kernel that every target compiles: it doubles one number.
 _PROBE = """module {

@@ -66,7 +66,7 @@ def opt(
     """
     from remora import host
     from remora.cli.passes import passes_of
-    from remora.cli.target import context_of, gpu_target
+    from remora.host.targets import context_of, gpu_target
     from remora.pipeline import run_pass
     from remora.pipeline.subjects import StockRef, describe
 

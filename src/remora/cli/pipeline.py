@@ -19,7 +19,7 @@ def pipeline(
     """List the stages of a target and their passes, by the anchors that edits take."""
     from remora import host
     from remora.cli.plugins import pipelines_of
-    from remora.cli.target import gpu_target
+    from remora.host.targets import gpu_target
     from remora.pipeline import overview
 
     host.features()

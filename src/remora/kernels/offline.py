@@ -11,9 +11,9 @@ from typing import Any
 import triton
 import triton.language as tl
 from triton import knobs
-from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
+from remora.host.targets import gpu_target
 from remora.kernels.gemm_cdna import gemm_staged
 from remora.kernels.gemm_hopper import gemm_pipelined
 from remora.kernels.gemm_stock import gemm_stock
@@ -52,12 +52,6 @@ class Compiled:
     registers: int | None = None
     spills: int | None = None
     assembly: str = field(default="", repr=False)
-
-
-def gpu_target(text: str) -> GPUTarget:
-    """``cuda:90`` or ``hip:gfx950`` as Triton's target."""
-    backend, _, arch = text.partition(":")
-    return GPUTarget("cuda", int(arch), 32) if backend == "cuda" else GPUTarget("hip", arch, 64)
 
 
 def tlx_kernel(target: str) -> tuple[Any, Config]:

@@ -50,16 +50,10 @@ class Edit:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Insert(Edit):
-    """Run a pass at a place of a stage's passes.
-
-    side: before or after ``anchor``, or at the start or the end of the stage.
-    anchor: the name of a stock pass within the stage, as ``Pipeline.insert`` takes it.
-    """
+class OfPass(Edit):
+    """An edit that runs one pass."""
 
     subject_: Subject
-    side: Side
-    anchor: str = ""
 
     @property
     def subject(self) -> Subject:
@@ -70,6 +64,18 @@ class Insert(Edit):
     def trigger(self) -> str:
         """See ``Edit``."""
         return trigger_of(self.subject)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Insert(OfPass):
+    """Run a pass at a place of a stage's passes.
+
+    side: before or after ``anchor``, or at the start or the end of the stage.
+    anchor: the name of a stock pass within the stage, as ``Pipeline.insert`` takes it.
+    """
+
+    side: Side
+    anchor: str = ""
 
     @property
     def place(self) -> str:
@@ -95,21 +101,10 @@ class Disable(Edit):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Replace(Edit):
+class Replace(OfPass):
     """Run a pass in the place of a stock pass."""
 
-    subject_: Subject
     anchor: str
-
-    @property
-    def subject(self) -> Subject:
-        """The pass."""
-        return self.subject_
-
-    @property
-    def trigger(self) -> str:
-        """See ``Edit``."""
-        return trigger_of(self.subject)
 
     @property
     def place(self) -> str:
