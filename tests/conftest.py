@@ -20,7 +20,10 @@ os.environ["TRITON_DEFAULT_FP_FUSION"] = "1"  # 3.9 warns where this is not said
 
 
 # Examples are compilations and parses: how long one takes says nothing on a busy machine.
-settings.register_profile("remora", deadline=None)
+# The same examples in each run, so that a change is judged by what it changes; to look
+# for new ones: make pytest PYTEST_ARGS="-k property --hypothesis-profile=search".
+settings.register_profile("remora", deadline=None, derandomize=True)
+settings.register_profile("search", deadline=None, max_examples=2000)
 settings.load_profile("remora")
 
 
