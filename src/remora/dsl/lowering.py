@@ -169,6 +169,18 @@ class Lowering:
         self.ops = decode(module)
         self.analysis: Any = None
 
+    def num_warps_at(self, op: Operation) -> int:
+        """Warps that run an operation: its partition's, or the program's."""
+        region = op.parent_region()
+        while region is not None and (parent := region.parent) is not None:
+            if op_name(parent) == "ttg.warp_specialize.partitions":
+                whole = parent.parent_op()
+                assert whole is not None
+                warps: Any = inherent(whole, "partitionNumWarps")
+                return int(warps.get_values()[parent.regions.index(region)])
+            region = parent.parent_region()
+        return self.num_warps
+
     def run(self) -> None:
         """Lower every operation; remove the functions that stood for them."""
         for custom in self.ops:

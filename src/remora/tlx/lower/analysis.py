@@ -6,8 +6,8 @@ Which layout each allocation gets, from its uses; which values hold products
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
 
 from xdsl.dialects.builtin import TensorType
 from xdsl.ir import Attribute, BlockArgument, Operation, SSAValue
@@ -56,6 +56,55 @@ def loaded_by(value: SSAValue) -> Operation | None:
     return owner if isinstance(owner, Operation) and op_name(owner) == "tt.load" else None
 
 
+class Use(NamedTuple):
+    """One use of an allocation, directly or through views.
+
+    op: the operation. operand: its index among the operands. views: those between the allocation
+    and the operand, the allocation's first.
+    """
+
+    op: CustomOp
+    operand: int
+    views: tuple[CustomOp, ...]
+
+
+#: Operations whose result is a view of the buffer that their first operand is.
+VIEWS = {"tlx.local_view"}
+
+#: What a use wants of the buffer's layout: ``wish(analysis, use, shape, bits, order)``, with
+#: the shape, the width and the written order of what the operand is; None where any will do.
+WISHES: dict[str, Callable[..., SharedLayout | None]] = {}
+
+
+def wants(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Register the wish of an operation, by its name."""
+
+    def register(wish: Callable[..., Any]) -> Callable[..., Any]:
+        WISHES[name] = wish
+        return wish
+
+    return register
+
+
+@wants("tlx.async_dot")
+def _product_operand(
+    analysis: TlxAnalysis, use: Use, shape: tuple[int, ...], bits: int, order: tuple[int, ...]
+) -> SharedLayout:
+    # K has to be contiguous unless elements are of 16 bits.
+    transposed = order == (0, 1) if bits == 16 else use.operand == 1
+    return NvmmaShared.of(shape, bits, transposed)
+
+
+@wants("tlx.local_load")
+def _loaded(
+    analysis: TlxAnalysis, use: Use, shape: tuple[int, ...], bits: int, order: tuple[int, ...]
+) -> SharedLayout | None:
+    operand = analysis.multiplied_as(use.op.results[0]) if len(shape) == 2 else None
+    if operand is None:
+        return None
+    return analysis.operand_layout(shape, bits, operand, order)
+
+
 @analysis("tlx")
 class TlxAnalysis:
     """See the module. Made before the first operation is lowered."""
@@ -66,7 +115,7 @@ class TlxAnalysis:
         self._by_part = {p: op for op in lowering.ops for p in op.parts}
         self._allocation: dict[SSAValue, list[CustomOp]] = {}
         self.layouts: dict[CustomOp, SharedLayout] = {}
-        self._uses: dict[CustomOp, list[tuple[CustomOp, int]]] = {}
+        self._uses: dict[CustomOp, list[Use]] = {}
         for op in lowering.ops:
             if op.name == "tlx.local_alloc":
                 self._uses[op] = list(self._follow(op))
@@ -92,25 +141,25 @@ class TlxAnalysis:
 
     # --- buffers ------------------------------------------------------------------------
 
-    def _follow(self, allocation: CustomOp) -> Iterator[tuple[CustomOp, int]]:
-        """The operations that use an allocation or a view of it, with the operand's index."""
+    def _follow(self, allocation: CustomOp) -> Iterator[Use]:
+        """The uses of an allocation and of its views."""
         seen: set[SSAValue] = set()
-        work = list(allocation.results)
+        work: list[tuple[SSAValue, tuple[CustomOp, ...]]] = [(r, ()) for r in allocation.results]
         while work:
-            value = work.pop()
+            value, views = work.pop()
             if value in seen:
                 continue
             seen.add(value)
             self._allocation.setdefault(value, []).append(allocation)
-            work.extend(carried_to(value))
+            work.extend((v, views) for v in carried_to(value))
             for use in value.uses:
                 custom = self._by_part.get(use.operation)
                 if custom is None:
                     continue
-                if custom.name == "tlx.local_view":
-                    work.extend(custom.results)
+                if custom.name in VIEWS and use.index == 0:
+                    work.extend((r, (*views, custom)) for r in custom.results)
                 else:
-                    yield custom, use.index
+                    yield Use(custom, use.index, views)
 
     def memdesc_of(self, allocation: CustomOp, *, view: bool = False) -> Attribute:
         """The type of an allocation, or of one buffer of it."""
@@ -131,19 +180,19 @@ class TlxAnalysis:
     def _choose(self, allocation: CustomOp) -> SharedLayout:
         wishes: list[tuple[SharedLayout, CustomOp]] = []
         order = self._written_order(allocation)
-        for use, index in self._uses[allocation]:
-            wish = self._wish(allocation, use, index, order)
+        for use in self._uses[allocation]:
+            wish = self._wish(allocation, use, order)
             if wish is not None:
-                wishes.append((wish, use))
+                wishes.append((wish, use.op))
         if not wishes:
             return SwizzledShared.plain(order)
         (layout, first), *others = wishes
-        for other, use in others:
+        for other, second in others:
             if other != layout:
                 raise ConflictingLayouts(
                     f"two uses of one buffer want layouts that disagree: {layout} and {other}",
                     where=f"allocated at {allocation.where}; used at {first.where} "
-                    f"and at {use.where}",
+                    f"and at {second.where}",
                     hint="give each use a buffer of its own",
                 )
         return layout
@@ -153,31 +202,22 @@ class TlxAnalysis:
         rank = len(allocation.attributes["shape"])
         default = tuple(range(rank - 1, -1, -1))
         orders = set()
-        for use, index in self._uses[allocation]:
+        for use, index, _ in self._uses[allocation]:
             if index == 1 and use.name in ("tlx.async_load", "tlx.local_store"):
                 load = loaded_by(use.operands[0])
                 order = order_of(load.results[0].type) if load is not None else None
                 orders.add(order or default)
         return orders.pop() if len(orders) == 1 else default
 
-    def _wish(
-        self, allocation: CustomOp, use: CustomOp, index: int, order: tuple[int, ...]
-    ) -> SharedLayout | None:
+    def _wish(self, allocation: CustomOp, use: Use, order: tuple[int, ...]) -> SharedLayout | None:
         """The layout that a use wants, or None where any will do."""
-        shape: tuple[int, ...] = allocation.attributes["shape"]
+        wish = WISHES.get(use.op.name)
+        if wish is None:
+            return None
         element: Any = mlir_element(allocation.attributes["dtype"])
-        width: int = element.bitwidth
-        if use.name == "tlx.async_dot":
-            # K has to be contiguous unless elements are of 16 bits.
-            transposed = order == (0, 1) if width == 16 else index == 1
-            return NvmmaShared.of(shape, width, transposed)
-        if use.name == "tlx.local_load" and len(shape) == 2:
-            operand = self._multiplied_as(use.results[0])
-            if operand is not None:
-                return self._operand_layout(shape, width, operand, order)
-        return None
+        return wish(self, use, allocation.attributes["shape"], element.bitwidth, order)
 
-    def _operand_layout(
+    def operand_layout(
         self, shape: tuple[int, ...], width: int, operand: int, order: tuple[int, ...]
     ) -> SharedLayout | None:
         """The layout for a ``tl.dot`` operand that is loaded from the buffer."""
@@ -191,7 +231,7 @@ class TlxAnalysis:
         banks = 64 if target.arch == "gfx950" else 32
         return SwizzledShared.for_operand(shape, width, mfma_vector(target, width), order, banks)
 
-    def _multiplied_as(self, value: SSAValue) -> int | None:
+    def multiplied_as(self, value: SSAValue) -> int | None:
         """0 or 1 where the value is that operand of a ``tl.dot``, through conversions."""
         seen: set[SSAValue] = set()
         work = [value]
@@ -222,7 +262,9 @@ class TlxAnalysis:
         else:
             allocation = self._allocation[op.operands[0]][0]
             element = mlir_element(allocation.attributes["dtype"])
-        return with_encoding(kind, wgmma_accumulator(m, n, element, self.lowering.num_warps))
+        return with_encoding(
+            kind, wgmma_accumulator(m, n, element, self.lowering.num_warps_at(op.op))
+        )
 
     def _spread(self, op: CustomOp) -> None:
         """Give a product's layout to all that it becomes: loop variables, waits, products."""
@@ -341,9 +383,9 @@ class TlxAnalysis:
         ).extend(
             Buffer(
                 allocation,
-                [use for use, _ in uses],
-                [use for use, _ in uses if use.name == "tlx.async_load"],
-                [use for use, _ in uses if use.name == "tlx.async_dot"],
+                [use.op for use in uses],
+                [use.op for use in uses if use.op.name == "tlx.async_load"],
+                [use.op for use in uses if use.op.name == "tlx.async_dot"],
             )
             for allocation, uses in self._uses.items()
         )

@@ -186,6 +186,6 @@ def lower_dot_wait(op: CustomOp, builder: Builder, lowering: Lowering) -> SSAVal
         "ttng.warp_group_dot_wait", [product], product.type,
         {"pendings": i32(op.attributes["pendings"])},
     )  # fmt: skip
-    if lowering.num_warps > 4 and not features().dot_wait_synchronises:
+    if lowering.num_warps_at(op.op) > 4 and not features().dot_wait_synchronises:
         _barrier(builder)
     return result
