@@ -20,6 +20,10 @@ OPERATIONS = (
     "async_load_wait_group",
     "async_dot",
     "async_dot_wait",
+    "local_trans",
+    "local_slice",
+    "subslice",
+    "local_reinterpret",
     "dtype_of",
 )
 
