@@ -188,6 +188,10 @@ class OutOfSharedMemory(LanguageError):
     """The buffers of a kernel do not fit in the target's shared memory."""
 
 
+class StorageTooSmall(LanguageError):
+    """The allocations that share memory take more than the author gave it."""
+
+
 class BufferIndexError(LanguageError):
     """A buffer is asked for that the allocation does not have."""
 
