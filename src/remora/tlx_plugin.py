@@ -26,6 +26,13 @@ OPERATIONS = (
     "local_reinterpret",
     "storage_alias_spec",
     "set_buffer_overlap",
+    "amd_mfma_layout",
+    "dot_operand_layout",
+    "slice_layout",
+    "require_layout",
+    "release_layout",
+    "assert_same_layout",
+    "zeros",
     "dtype_of",
 )
 

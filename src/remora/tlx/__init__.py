@@ -7,9 +7,29 @@ without a word of TLX compiles as if it were not there.
 from remora.tlx.buffers import dtype_of, local_alloc, local_load, local_store, local_view
 from remora.tlx.copies import async_load, async_load_commit_group, async_load_wait_group
 from remora.tlx.dots import async_dot, async_dot_wait
+from remora.tlx.layouts import (
+    amd_mfma_layout,
+    assert_same_layout,
+    dot_operand_layout,
+    layout,
+    layout_encoding,
+    nv_mma_shared_layout_encoding,
+    padded_shared_layout_encoding,
+    release_layout,
+    require_layout,
+    shared_layout_encoding,
+    shared_linear_layout_encoding,
+    slice_layout,
+    swizzled_layout,
+    swizzled_shared_layout_encoding,
+    tensor_memory_layout_encoding,
+    tensor_memory_scales_layout_encoding,
+    zeros,
+)
 from remora.tlx.storage import (
     StorageType,
     reuse_group,
+    reuse_group_ir_type,
     reuse_group_type,
     set_buffer_overlap,
     storage_alias_spec,
@@ -20,6 +40,8 @@ from remora.tlx.views import local_reinterpret, local_slice, local_trans, subsli
 from remora.tlx_plugin import plugin
 
 __all__ = [
+    "amd_mfma_layout",
+    "assert_same_layout",
     "async_dot",
     "async_dot_wait",
     "async_load",
@@ -27,7 +49,10 @@ __all__ = [
     "async_load_wait_group",
     "async_token",
     "buffered_tensor",
+    "dot_operand_layout",
     "dtype_of",
+    "layout",
+    "layout_encoding",
     "local_alloc",
     "local_load",
     "local_reinterpret",
@@ -35,15 +60,28 @@ __all__ = [
     "local_store",
     "local_trans",
     "local_view",
+    "nv_mma_shared_layout_encoding",
+    "padded_shared_layout_encoding",
     "plugin",
+    "release_layout",
+    "require_layout",
     "reuse_group",
+    "reuse_group_ir_type",
     "reuse_group_type",
     "set_buffer_overlap",
+    "shared_layout_encoding",
+    "shared_linear_layout_encoding",
+    "slice_layout",
     "storage_alias_spec",
     "storage_alias_spec_type",
     "storage_alias_spec_type_class",
     "storage_kind",
     "subslice",
+    "swizzled_layout",
+    "swizzled_shared_layout_encoding",
+    "tensor_memory_layout_encoding",
+    "tensor_memory_scales_layout_encoding",
+    "zeros",
 ]
 
 # The public names of the types of storage_alias_spec's value, which is a function's name.
