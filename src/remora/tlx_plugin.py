@@ -21,6 +21,15 @@ OPERATIONS = (
     "async_dot",
     "async_dot_wait",
     "dtype_of",
+    "alloc_barriers",
+    "alloc_warp_barrier",
+    "barrier_expect_bytes",
+    "barrier_wait",
+    "barrier_arrive",
+    "named_barrier_wait",
+    "named_barrier_arrive",
+    "fence",
+    "fence_async_shared",
 )
 
 pipeline = lowering_pipeline("tlx", "remora.tlx").check(
