@@ -24,6 +24,15 @@ OPERATIONS = (
     "async_task",
     "async_task_replica_id",
     "dtype_of",
+    "alloc_barriers",
+    "alloc_warp_barrier",
+    "barrier_expect_bytes",
+    "barrier_wait",
+    "barrier_arrive",
+    "named_barrier_wait",
+    "named_barrier_arrive",
+    "fence",
+    "fence_async_shared",
 )
 
 outline = PassRef(

@@ -4,14 +4,28 @@
 without a word of TLX compiles as if it were not there.
 """
 
+from remora.tlx.barriers import (
+    alloc_barriers,
+    alloc_warp_barrier,
+    barrier_arrive,
+    barrier_expect_bytes,
+    barrier_wait,
+    fence,
+    fence_async_shared,
+    named_barrier_arrive,
+    named_barrier_wait,
+)
 from remora.tlx.buffers import dtype_of, local_alloc, local_load, local_store, local_view
 from remora.tlx.copies import async_load, async_load_commit_group, async_load_wait_group
 from remora.tlx.dots import async_dot, async_dot_wait
 from remora.tlx.tasks import async_task, async_task_replica_id, async_tasks
 from remora.tlx.types import async_token, buffered_tensor, storage_kind
+from remora.tlx.types import async_token, buffered_tensor, mbarrier, storage_kind
 from remora.tlx_plugin import plugin
 
 __all__ = [
+    "alloc_barriers",
+    "alloc_warp_barrier",
     "async_dot",
     "async_dot_wait",
     "async_load",
@@ -21,12 +35,20 @@ __all__ = [
     "async_task_replica_id",
     "async_tasks",
     "async_token",
+    "barrier_arrive",
+    "barrier_expect_bytes",
+    "barrier_wait",
     "buffered_tensor",
     "dtype_of",
+    "fence",
+    "fence_async_shared",
     "local_alloc",
     "local_load",
     "local_store",
     "local_view",
+    "mbarrier",
+    "named_barrier_arrive",
+    "named_barrier_wait",
     "plugin",
     "storage_kind",
 ]

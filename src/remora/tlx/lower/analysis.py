@@ -45,6 +45,11 @@ _ASYNCHRONOUS = (
     "tlx.async_load_wait_group",
     "tlx.async_dot",
     "tlx.async_dot_wait",
+    "tlx.barrier_expect_bytes",
+    "tlx.barrier_wait",
+    "tlx.barrier_arrive",
+    "tlx.named_barrier_wait",
+    "tlx.named_barrier_arrive",
 )
 
 
@@ -67,6 +72,9 @@ class Use(NamedTuple):
     operand: int
     views: tuple[CustomOp, ...]
 
+
+#: Operations that allocate shared memory: ``shape``, ``dtype`` and ``num`` are attributes.
+ALLOCATIONS = {"tlx.local_alloc", "tlx.alloc_barriers", "tlx.alloc_warp_barrier"}
 
 #: Operations whose result is a view of the buffer that their first operand is.
 VIEWS = {"tlx.local_view"}
@@ -117,7 +125,7 @@ class TlxAnalysis:
         self.layouts: dict[CustomOp, SharedLayout] = {}
         self._uses: dict[CustomOp, list[Use]] = {}
         for op in lowering.ops:
-            if op.name == "tlx.local_alloc":
+            if op.name in ALLOCATIONS:
                 self._uses[op] = list(self._follow(op))
         for allocation in self._uses:
             self.layouts[allocation] = self._choose(allocation)
