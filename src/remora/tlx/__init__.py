@@ -19,8 +19,8 @@ from remora.tlx.buffers import dtype_of, local_alloc, local_load, local_store, l
 from remora.tlx.copies import async_load, async_load_commit_group, async_load_wait_group
 from remora.tlx.dots import async_dot, async_dot_wait
 from remora.tlx.tasks import async_task, async_task_replica_id, async_tasks
-from remora.tlx.types import async_token, buffered_tensor, storage_kind
 from remora.tlx.types import async_token, buffered_tensor, mbarrier, storage_kind
+from remora.tlx.views import local_reinterpret, local_slice, local_trans, subslice
 from remora.tlx_plugin import plugin
 
 __all__ = [
@@ -44,13 +44,17 @@ __all__ = [
     "fence_async_shared",
     "local_alloc",
     "local_load",
+    "local_reinterpret",
+    "local_slice",
     "local_store",
+    "local_trans",
     "local_view",
     "mbarrier",
     "named_barrier_arrive",
     "named_barrier_wait",
     "plugin",
     "storage_kind",
+    "subslice",
 ]
 
 plugin.activate()

@@ -43,6 +43,18 @@ def view(call: Call, name: str, value: Any) -> Any:
     return buffer
 
 
+def element_dtype(call: Call, dtype: Any) -> Any:
+    """Check that an argument is an element type of buffers."""
+    dtype = tl._unwrap_if_constexpr(dtype)
+    if not isinstance(dtype, tl.dtype) or str(dtype) not in DTYPES:
+        call.fail(
+            WrongDtype,
+            f"dtype has to be an element type, it is {dtype!r}",
+            hint="one of " + ", ".join(DTYPES),
+        )
+    return dtype
+
+
 @op("tlx.local_alloc", lowered_in=LOWERED_IN)
 def local_alloc(
     call: Call,
@@ -67,13 +79,7 @@ def local_alloc(
         a ``buffered_tensor``; its contents are undefined.
     """
     extents = call.shape("shape", shape)
-    dtype = tl._unwrap_if_constexpr(dtype)
-    if not isinstance(dtype, tl.dtype) or str(dtype) not in DTYPES:
-        call.fail(
-            WrongDtype,
-            f"dtype has to be an element type, it is {dtype!r}",
-            hint="one of " + ", ".join(DTYPES),
-        )
+    dtype = element_dtype(call, dtype)
     if call.num_ctas > 1:
         call.fail(
             UnsupportedByTarget,
@@ -130,6 +136,13 @@ class Buffers:
 
     def __len__(self) -> int:
         return len(self.data)
+
+    @classmethod
+    def over(cls, data: np.ndarray[Any, Any]) -> Buffers:
+        """Buffers whose memory is there already; the first dimension counts them."""
+        buffers = cls.__new__(cls)
+        buffers.data = data
+        return buffers
 
     def __getitem__(self, index: int) -> np.ndarray[Any, Any]:
         array: np.ndarray[Any, Any] = self.data[index]
