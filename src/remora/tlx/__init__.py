@@ -4,13 +4,19 @@
 without a word of TLX compiles as if it were not there.
 """
 
+from typing import Any
+
+from remora.errors import MissingWord
+from remora.tlx.aliases import install_aliases, remove_aliases
 from remora.tlx.buffers import dtype_of, local_alloc, local_load, local_store, local_view
 from remora.tlx.copies import async_load, async_load_commit_group, async_load_wait_group
 from remora.tlx.dots import async_dot, async_dot_wait
+from remora.tlx.launch import Config, clusters, jit
 from remora.tlx.types import async_token, buffered_tensor, storage_kind
 from remora.tlx_plugin import plugin
 
 __all__ = [
+    "Config",
     "async_dot",
     "async_dot_wait",
     "async_load",
@@ -18,13 +24,25 @@ __all__ = [
     "async_load_wait_group",
     "async_token",
     "buffered_tensor",
+    "clusters",
     "dtype_of",
+    "install_aliases",
+    "jit",
     "local_alloc",
     "local_load",
     "local_store",
     "local_view",
     "plugin",
+    "remove_aliases",
     "storage_kind",
 ]
 
 plugin.activate()
+
+
+def __getattr__(name: str) -> Any:
+    if name.startswith("__"):
+        raise AttributeError(f"module 'remora.tlx' has no attribute {name!r}")
+    raise MissingWord(
+        f"tlx.{name} is not implemented by Remora", hint="docs/tlx.md lists the words that are"
+    )
