@@ -200,6 +200,14 @@ class OutOfSharedMemory(LanguageError):
     """The buffers of a kernel do not fit in the target's shared memory."""
 
 
+class TasksDoNotFit(LanguageError):
+    """Tasks together want more warps or registers than the machine has."""
+
+
+class CannotCapture(LanguageError):
+    """A task uses a value of the code around it that cannot be handed over."""
+
+
 class BufferIndexError(LanguageError):
     """A buffer is asked for that the allocation does not have."""
 

@@ -20,17 +20,28 @@ OPERATIONS = (
     "async_load_wait_group",
     "async_dot",
     "async_dot_wait",
+    "async_tasks",
+    "async_task",
+    "async_task_replica_id",
     "dtype_of",
 )
 
-pipeline = lowering_pipeline("tlx", "remora.tlx").check(
-    "llir", "remora.tlx.limits:check_shared_memory", trigger=TRIGGER
+outline = PassRef(
+    "remora.tlx.lower.outline:OutlineTasks", trigger="remora:tlx.async_tasks", also=("remora.tlx",)
+)
+specialize = PassRef("remora.tlx.lower.specialize:SpecializeWarps", trigger="tlx.task")
+
+pipeline = (
+    lowering_pipeline("tlx", "remora.tlx")
+    .insert(outline, at="ttir/start")
+    .insert(specialize, after="ttgir/convert_to_ttgpuir")
+    .check("llir", "remora.tlx.limits:check_shared_memory", trigger=TRIGGER)
 )
 
 plugin = Plugin(
     name="tlx",
     version="0.1.0",
-    passes=(PassRef(LOWER_OPERATIONS),),
+    passes=(PassRef(LOWER_OPERATIONS), outline, specialize),
     ops=tuple(f"remora.tlx:{name}" for name in OPERATIONS),
     pipelines=(pipeline,),
 )

@@ -292,6 +292,8 @@ def carried_to(value: SSAValue) -> Iterable[SSAValue]:
             yield op.results[0]
         elif name in ("cf.br", "cf.cond_br"):
             yield from _branched(op, index)
+        elif name == "ttg.warp_specialize.partitions":
+            yield from (region.blocks[0].args[index] for region in op.regions)
 
 
 def branches_to(argument: BlockArgument) -> Iterable[tuple[Operation, int]]:

@@ -12,6 +12,7 @@ from remora.tlx.buffers import dtype_of, local_alloc, local_load, local_store, l
 from remora.tlx.copies import async_load, async_load_commit_group, async_load_wait_group
 from remora.tlx.dots import async_dot, async_dot_wait
 from remora.tlx.launch import Config, clusters, jit
+from remora.tlx.tasks import async_task, async_task_replica_id, async_tasks
 from remora.tlx.types import async_token, buffered_tensor, storage_kind
 from remora.tlx_plugin import plugin
 
@@ -22,6 +23,9 @@ __all__ = [
     "async_load",
     "async_load_commit_group",
     "async_load_wait_group",
+    "async_task",
+    "async_task_replica_id",
+    "async_tasks",
     "async_token",
     "buffered_tensor",
     "clusters",

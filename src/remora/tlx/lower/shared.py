@@ -8,8 +8,10 @@ from xdsl.dialects.builtin import DenseArrayBase, IntegerType
 from xdsl.ir import Attribute, Operation, SSAValue
 
 from remora.dsl.lowering import CustomOp, Lowering
+from remora.errors import LanguageError
 from remora.ir.build import Builder, attribute, boolean, erase, inherent, op_name
 from remora.tlx.buffers import local_alloc, local_load, local_store, local_view
+from remora.tlx.tasks import async_task_replica_id
 
 
 @local_alloc.lowering("cuda", "hip")
@@ -35,6 +37,16 @@ def lower_store(op: CustomOp, builder: Builder, lowering: Lowering) -> None:
 def lower_load(op: CustomOp, builder: Builder, lowering: Lowering) -> SSAValue:
     """``ttg.local_load``; a conversion to an operand's layout folds into it later."""
     return builder.value("ttg.local_load", op.operands, op.results[0].type)
+
+
+@async_task_replica_id.lowering("cuda")
+def lower_replica_id(op: CustomOp, builder: Builder, lowering: Lowering) -> SSAValue:
+    """Within a task it has been replaced before."""
+    raise LanguageError(
+        "tlx.async_task_replica_id: there are replicas in a task only",
+        where=op.where,
+        hint="use it within `with tlx.async_task(...):`, or in a function that a task alone calls",
+    )
 
 
 def token(builder: Builder) -> SSAValue:
