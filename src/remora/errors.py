@@ -168,6 +168,18 @@ class UnsupportedByTarget(LanguageError):
     """The target lacks the operation."""
 
 
+class MissingWord(LanguageError, AttributeError):
+    """A word that the language does not have here."""
+
+
+class MissingImport(LanguageError, ImportError):
+    """A name is imported that the language does not have here."""
+
+
+class ShadowedPackage(PluginError):
+    """An alias would hide a package that is installed."""
+
+
 class NeedsCompiler(LanguageError):
     """A word of the language was called outside a kernel."""
 

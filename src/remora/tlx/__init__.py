@@ -15,9 +15,14 @@ from remora.tlx.barriers import (
     named_barrier_arrive,
     named_barrier_wait,
 )
+from typing import Any
+
+from remora.errors import MissingWord
+from remora.tlx.aliases import install_aliases, remove_aliases
 from remora.tlx.buffers import dtype_of, local_alloc, local_load, local_store, local_view
 from remora.tlx.copies import async_load, async_load_commit_group, async_load_wait_group
 from remora.tlx.dots import async_dot, async_dot_wait
+from remora.tlx.launch import Config, clusters, jit
 from remora.tlx.tasks import async_task, async_task_replica_id, async_tasks
 from remora.tlx.types import async_token, buffered_tensor, mbarrier, storage_kind
 from remora.tlx.views import local_reinterpret, local_slice, local_trans, subslice
@@ -26,6 +31,7 @@ from remora.tlx_plugin import plugin
 __all__ = [
     "alloc_barriers",
     "alloc_warp_barrier",
+    "Config",
     "async_dot",
     "async_dot_wait",
     "async_load",
@@ -39,9 +45,12 @@ __all__ = [
     "barrier_expect_bytes",
     "barrier_wait",
     "buffered_tensor",
+    "clusters",
     "dtype_of",
     "fence",
     "fence_async_shared",
+    "install_aliases",
+    "jit",
     "local_alloc",
     "local_load",
     "local_reinterpret",
@@ -53,8 +62,17 @@ __all__ = [
     "named_barrier_arrive",
     "named_barrier_wait",
     "plugin",
+    "remove_aliases",
     "storage_kind",
     "subslice",
 ]
 
 plugin.activate()
+
+
+def __getattr__(name: str) -> Any:
+    if name.startswith("__"):
+        raise AttributeError(f"module 'remora.tlx' has no attribute {name!r}")
+    raise MissingWord(
+        f"tlx.{name} is not implemented by Remora", hint="docs/tlx.md lists the words that are"
+    )
