@@ -229,6 +229,10 @@ class TlxAnalysis:
         """The type of an allocation."""
         return self._root(allocation).type
 
+    def one_of(self, allocation: CustomOp) -> Attribute:
+        """The type of one buffer of an allocation."""
+        return replace(self._root(allocation), num=0).type
+
     def view_type(self, value: SSAValue) -> Attribute:
         """The type of a view of what ``value`` stands for."""
         return self.described(value).type
