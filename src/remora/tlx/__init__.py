@@ -4,6 +4,10 @@
 without a word of TLX compiles as if it were not there.
 """
 
+from typing import Any
+
+from remora.errors import MissingWord
+from remora.tlx.aliases import install_aliases, remove_aliases
 from remora.tlx.barriers import (
     alloc_barriers,
     alloc_warp_barrier,
@@ -15,12 +19,15 @@ from remora.tlx.barriers import (
     named_barrier_arrive,
     named_barrier_wait,
 )
-from typing import Any
-
-from remora.errors import MissingWord
-from remora.tlx.aliases import install_aliases, remove_aliases
 from remora.tlx.buffers import dtype_of, local_alloc, local_load, local_store, local_view
 from remora.tlx.copies import async_load, async_load_commit_group, async_load_wait_group
+from remora.tlx.descriptors import (
+    async_descriptor_load,
+    async_descriptor_prefetch_tensor,
+    async_descriptor_store,
+    async_descriptor_store_wait,
+    prefetch,
+)
 from remora.tlx.dots import async_dot, async_dot_wait
 from remora.tlx.launch import Config, clusters, jit
 from remora.tlx.tasks import async_task, async_task_replica_id, async_tasks
@@ -29,9 +36,13 @@ from remora.tlx.views import local_reinterpret, local_slice, local_trans, subsli
 from remora.tlx_plugin import plugin
 
 __all__ = [
+    "Config",
     "alloc_barriers",
     "alloc_warp_barrier",
-    "Config",
+    "async_descriptor_load",
+    "async_descriptor_prefetch_tensor",
+    "async_descriptor_store",
+    "async_descriptor_store_wait",
     "async_dot",
     "async_dot_wait",
     "async_load",
@@ -62,6 +73,7 @@ __all__ = [
     "named_barrier_arrive",
     "named_barrier_wait",
     "plugin",
+    "prefetch",
     "remove_aliases",
     "storage_kind",
     "subslice",
