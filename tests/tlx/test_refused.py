@@ -307,7 +307,7 @@ def test_too_much_shared_memory_is_summed_buffer_by_buffer() -> None:
     error = refused(errors.OutOfSharedMemory, products, "cuda:90", WHAT="good", **given)
     numbers = [int(n.replace(",", "")) for n in re.findall(r"([\d,]+) bytes", error.what)]
     assert numbers == [393216, 2 * 128 * 256 * 2, 2 * 256 * 256 * 2, 393216]
-    assert line_of(products, "a = tlx.local_alloc") in error.where
+    assert line_of(products, "b = tlx.local_alloc") in error.where
     for name in "ab":
         assert line_of(products, f"{name} = tlx.local_alloc") in error.what
     from triton.runtime.errors import OutOfResources

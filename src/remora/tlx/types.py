@@ -23,8 +23,6 @@ class Allocation(Handle):
     type: Any
 
     def __getitem__(self, i: Any, _semantic: Any = None, _generator: Any = None) -> Any:
-        if not self.type.num:
-            return super().__getitem__(i)
         from remora.tlx.buffers import local_view
 
         return local_view(self, i, _semantic=_semantic, _generator=_generator)

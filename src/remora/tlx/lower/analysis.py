@@ -11,13 +11,14 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from xdsl.dialects.builtin import TensorType
-from xdsl.ir import Attribute, BlockArgument, Operation, SSAValue
+from xdsl.ir import Attribute, Block, BlockArgument, Operation, SSAValue
 
 from remora.dsl.lowering import (
     CustomOp,
     Lowering,
     analysis,
     branches_to,
+    carried_by,
     carried_to,
     selects_whole,
 )
@@ -196,13 +197,13 @@ class TlxAnalysis:
             self._choose(allocation)
         # Products: the type before, so that it can be converted back at a use.
         self._before: dict[SSAValue, Attribute] = {}
-        self._in_flight: set[SSAValue] = set()
+        #: What a wait has to hand on besides its operand: values whose flight it ends.
+        self.handed_on: dict[CustomOp, dict[SSAValue, None]] = {}
         self._converted: set[Operation] = set()  # the conversions that ``finish`` makes
         for op in lowering.ops:
             if op.name == "tlx.async_dot":
                 self._spread(op)
-        self._mark_in_flight()
-        self._refuse_reads()
+        self._follow_in_flight()
         self._stop_pipelining()
         if lowering.target.backend == "cuda":
             self._extend_lives()
@@ -238,6 +239,10 @@ class TlxAnalysis:
     def memdesc_of(self, allocation: CustomOp) -> Attribute:
         """The type of an allocation."""
         return self._root(allocation).type
+
+    def one_of(self, allocation: CustomOp) -> Attribute:
+        """The type of one buffer of an allocation."""
+        return replace(self._root(allocation), num=0).type
 
     def view_type(self, value: SSAValue) -> Attribute:
         """The type of a view of what ``value`` stands for."""
@@ -478,34 +483,45 @@ class TlxAnalysis:
         """Whether a value lives in the matrix unit's layout."""
         return value in self._before
 
-    def _mark_in_flight(self) -> None:
-        work = [
+    def _follow_in_flight(self) -> None:
+        """Refuse what reads a product in flight; find what waits have to hand on.
+
+        A wait that covers a product ends its flight for all that comes after, also where it
+        was asked for another one.
+        """
+        work: list[SSAValue] = [
             op.results[0]
             for op in self.lowering.ops
             if op.name == "tlx.async_dot" or self._waits_in_vain(op)
         ]
+        seen: set[SSAValue] = set()
         while work:
             value = work.pop()
-            if value not in self._in_flight:
-                self._in_flight.add(value)
-                work.extend(carried_to(value))
-
-    def _refuse_reads(self) -> None:
-        """Refuse what reads a product that is in flight."""
-        for value in self._in_flight:
-            for use in value.uses:
+            if value in seen:
+                continue
+            seen.add(value)
+            waits = [w for w in self._product_waits if self._covers(w, value)]
+            for use in list(value.uses):
                 op = use.operation
+                wait = next((w for w in waits if comes_after(op, w.op)), None)
+                if wait is not None:
+                    self.handed_on.setdefault(wait, {}).setdefault(value)
+                    continue
                 custom = self._by_part.get(op)
                 if custom is not None and self._continues(custom, use.index):
                     continue
-                if custom is None and _joins(op, use.index):
-                    continue
-                raise AccumulatorInFlight(
-                    "a result of tlx.async_dot is read before it was waited for",
-                    where=source_line(op.location),
-                    hint="put acc = tlx.async_dot_wait(0, acc) before it, and use what the wait "
-                    "returns: each product goes through a wait of its own",
-                )
+                if custom is not None or not _joins(op, use.index):
+                    raise AccumulatorInFlight(
+                        "a result of tlx.async_dot is read before it was waited for",
+                        where=source_line(op.location),
+                        hint="put acc = tlx.async_dot_wait(0, acc) before it, and use what the "
+                        "wait returns: each product goes through a wait of its own",
+                    )
+                work.extend(carried_by(op, use.index))
+
+    @property
+    def _product_waits(self) -> list[CustomOp]:
+        return [op for op in self.lowering.ops if op.name == "tlx.async_dot_wait"]
 
     def _waits_in_vain(self, op: CustomOp) -> bool:
         """Whether a product is one of those that a wait for it leaves in flight."""
@@ -515,10 +531,23 @@ class TlxAnalysis:
         product = next((p for p in products if p.results[0] is op.operands[0]), None)
         if product is None or product.op.parent is not op.op.parent:
             return False
-        since = self.lowering.ops[self.lowering.ops.index(product) : self.lowering.ops.index(op)]
-        started = [p for p in since if p.name == "tlx.async_dot"]
-        same_block = all(p.op.parent is op.op.parent for p in started)
-        return same_block and len(started) <= op.attributes["pendings"]
+        since = [p for p in products if comes_after(p.op, product.op)]
+        since = [p for p in since if not comes_after(p.op, op.op)]
+        same_block = all(p.op.parent is op.op.parent for p in since)
+        return same_block and len(since) < op.attributes["pendings"]
+
+    def _covers(self, wait: CustomOp, value: SSAValue) -> bool:
+        """Whether a wait surely ends the flight of a value, of its operand or another."""
+        owner = value.owner
+        since = [
+            p
+            for p in self.lowering.ops
+            if p.name == "tlx.async_dot"
+            and comes_after(wait.op, p.op)
+            and (_begins(owner, p.op) if isinstance(owner, Block) else comes_after(p.op, owner))
+        ]
+        known = _begins(owner, wait.op) if isinstance(owner, Block) else comes_after(wait.op, owner)
+        return known and len(since) >= wait.attributes["pendings"]
 
     def replaced(self, old: SSAValue, new: SSAValue) -> None:
         """See ``remora.dsl.lowering.Analysis``."""
@@ -527,6 +556,17 @@ class TlxAnalysis:
             self._views[new] = self._views.pop(old)
         if old in self._before:
             self._before[new] = self._before.pop(old)
+        for values in self.handed_on.values():
+            if old in values:
+                values[new] = values.pop(old)
+
+    def hand_on(self, wait: Operation) -> None:
+        """Let all that comes after a wait use what it returns of its further operands."""
+        for old, new in zip(wait.operands, wait.results, strict=True):
+            self._before[new] = self._before[old]
+            for use in list(old.uses):
+                if comes_after(use.operation, wait):
+                    use.operation.operands[use.index] = new
 
     def finish(self) -> None:
         """Convert layouts where products meet the rest of the program."""
@@ -587,6 +627,26 @@ class TlxAnalysis:
                 if op_name(parent) == "scf.for" and (counts or not said):
                     parent.attributes["tt.num_stages"] = i32(0)
                 parent = parent.parent_op()
+
+
+def comes_after(op: Operation, before: Operation) -> bool:
+    """Whether an operation surely runs after another one, which surely ran."""
+    block = before.parent
+    holder: Operation | None = op
+    while holder is not None and holder.parent is not block:
+        holder = holder.parent_op()
+    if holder is None or holder is before:
+        return False
+    assert block is not None
+    return block.get_operation_index(holder) > block.get_operation_index(before)
+
+
+def _begins(block: Block, op: Operation) -> bool:
+    """Whether a block holds an operation, at any depth."""
+    holder: Operation | None = op
+    while holder is not None and holder.parent is not block:
+        holder = holder.parent_op()
+    return holder is not None
 
 
 def _joins(op: Operation, index: int) -> bool:

@@ -32,7 +32,7 @@ def lower_alloc(op: CustomOp, builder: Builder, lowering: Lowering) -> SSAValue:
     """
     analysis = lowering.analysis
     barriers = builder.value("ttg.local_alloc", [], analysis.memdesc_of(op))
-    one = analysis.memdesc_of(op, view=True)
+    one = analysis.one_of(op)
     for number in range(op.attributes["num"]):
         view = builder.value("ttg.memdesc_index", [barriers, builder.constant(number)], one)
         builder.op("ttng.init_barrier", [view], [], {"count": i32(op.attributes["arrive_count"])})
