@@ -171,7 +171,8 @@ def async_descriptor_load(
         barrier: one barrier; its phase gets the box's bytes (``barrier_expect_bytes``).
         pred: a boolean; False: nothing is copied.
         cache_modifier: no effect: the copy does not go through the first-level cache.
-        eviction_policy: "", "evict_first" or "evict_last", of the second-level cache.
+        eviction_policy: "", "evict_first" or "evict_last", of the second-level cache; no
+            effect before Triton 3.9.
         multicast_targets: CTAs of the cluster that get the box too: None or [].
         two_ctas: Blackwell's: False.
     """
@@ -227,7 +228,7 @@ def async_descriptor_store(
             ``local_store`` into it comes ``fence_async_shared``. It may be written
             again after ``async_descriptor_store_wait``.
         offsets: as of ``async_descriptor_load``. What is outside of the tensor is dropped.
-        eviction_policy: as of ``async_descriptor_load``; no effect before Triton 3.9.
+        eviction_policy: as of ``async_descriptor_load``.
         store_reduce: "", or what the tensor's elements are combined with the buffer's
             by, atomically: "add", "min", "max", "and", "or", "xor".
     """

@@ -22,8 +22,7 @@ from remora.tlx.lower.boxes import fitting
 from remora.tlx.lower.layouts import NvmmaShared
 from remora.tlx.lower.shared import segments
 
-# tt.EvictionPolicy and tt.DescriptorReduceKind.
-_EVICTIONS = {"": 1, "evict_first": 2, "evict_last": 3}
+# tt.DescriptorReduceKind.
 _REDUCTIONS = {"add": 1, "min": 2, "max": 3, "and": 6, "or": 7, "xor": 8}
 
 
@@ -37,9 +36,9 @@ def _copied(
 
 
 def _policy(evict: str) -> dict[str, Attribute]:
-    """The cache policy of a load, as the release writes it."""
+    """The cache policy of a load, as the release writes it; before 3.9 only none is to be had."""
     if not features().cache_policies:
-        return {"cache": i32(1), "evict": i32(_EVICTIONS[evict])}
+        return {"cache": i32(1), "evict": i32(1)}
     if not evict:
         return {}
     text = f"#tt.cache_policy<cache_modifier = none, eviction_policy = {evict}>"
@@ -72,7 +71,7 @@ def lower_store(op: CustomOp, builder: Builder, lowering: Lowering) -> None:
     if reduce:
         builder.op("ttng.async_tma_reduce", operands, [], {"kind": i32(_REDUCTIONS[reduce])})
         return
-    policy = _policy(evict) if features().cache_policies else {}
+    policy = _policy(evict) if evict and features().cache_policies else {}
     builder.op("ttng.async_tma_copy_local_to_global", operands, [], policy)
 
 
