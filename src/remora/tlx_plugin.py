@@ -7,7 +7,7 @@ finding out that it exists does not.
 from __future__ import annotations
 
 from remora.dsl.pipeline import LOWER_OPERATIONS, TRIGGER, lowering_pipeline
-from remora.pipeline import PassRef
+from remora.pipeline import PassRef, Pipeline
 from remora.plugins import Plugin
 
 OPERATIONS = (
@@ -37,6 +37,11 @@ OPERATIONS = (
     "named_barrier_arrive",
     "fence",
     "fence_async_shared",
+    "async_descriptor_load",
+    "async_descriptor_store",
+    "async_descriptor_store_wait",
+    "async_descriptor_prefetch_tensor",
+    "prefetch",
 )
 
 outline = PassRef(
@@ -51,10 +56,23 @@ pipeline = (
     .check("llir", "remora.tlx.limits:check_shared_memory", trigger=TRIGGER)
 )
 
+# Where stock Triton has given all descriptors their layouts.
+fit = PassRef(
+    "remora.tlx.lower.boxes:FitDescriptors",
+    trigger="unrealized_conversion_cast",
+    also=("remora.tlx",),
+)
+
+descriptors = (
+    Pipeline("tlx-descriptors")
+    .insert(fit, after="ttgir/optimize_descriptor_encoding")
+    .when(target="cuda")
+)
+
 plugin = Plugin(
     name="tlx",
     version="0.1.0",
-    passes=(PassRef(LOWER_OPERATIONS), outline, specialize),
+    passes=(PassRef(LOWER_OPERATIONS), outline, specialize, fit),
     ops=tuple(f"remora.tlx:{name}" for name in OPERATIONS),
-    pipelines=(pipeline,),
+    pipelines=(pipeline, descriptors),
 )

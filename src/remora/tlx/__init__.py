@@ -21,6 +21,13 @@ from remora.tlx.barriers import (
 )
 from remora.tlx.buffers import dtype_of, local_alloc, local_load, local_store, local_view
 from remora.tlx.copies import async_load, async_load_commit_group, async_load_wait_group
+from remora.tlx.descriptors import (
+    async_descriptor_load,
+    async_descriptor_prefetch_tensor,
+    async_descriptor_store,
+    async_descriptor_store_wait,
+    prefetch,
+)
 from remora.tlx.dots import async_dot, async_dot_wait
 from remora.tlx.launch import Config, clusters, jit
 from remora.tlx.tasks import async_task, async_task_replica_id, async_tasks
@@ -32,6 +39,10 @@ __all__ = [
     "Config",
     "alloc_barriers",
     "alloc_warp_barrier",
+    "async_descriptor_load",
+    "async_descriptor_prefetch_tensor",
+    "async_descriptor_store",
+    "async_descriptor_store_wait",
     "async_dot",
     "async_dot_wait",
     "async_load",
@@ -62,6 +73,7 @@ __all__ = [
     "named_barrier_arrive",
     "named_barrier_wait",
     "plugin",
+    "prefetch",
     "remove_aliases",
     "storage_kind",
     "subslice",
