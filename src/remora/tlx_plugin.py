@@ -27,6 +27,8 @@ OPERATIONS = (
     "local_slice",
     "subslice",
     "local_reinterpret",
+    "storage_alias_spec",
+    "set_buffer_overlap",
     "dtype_of",
     "alloc_barriers",
     "alloc_warp_barrier",

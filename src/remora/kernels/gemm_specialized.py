@@ -180,6 +180,12 @@ def gemm_pingpong(
                 tlx.named_barrier_arrive(_TURN + 1 - me, 256)
                 step += steps  # the other's tile
                 _store(
-                    c_desc, c_buffers[me], acc, tile_m * BLOCK_M, tile_n * BLOCK_N, BLOCK_N, SUBTILES
+                    c_desc,
+                    c_buffers[me],
+                    acc,
+                    tile_m * BLOCK_M,
+                    tile_n * BLOCK_N,
+                    BLOCK_N,
+                    SUBTILES,
                 )
             tlx.async_descriptor_store_wait(0)

@@ -30,6 +30,14 @@ from remora.tlx.descriptors import (
 )
 from remora.tlx.dots import async_dot, async_dot_wait
 from remora.tlx.launch import Config, clusters, jit
+from remora.tlx.storage import (
+    StorageType,
+    reuse_group,
+    reuse_group_type,
+    set_buffer_overlap,
+    storage_alias_spec,
+    storage_alias_spec_value,
+)
 from remora.tlx.tasks import async_task, async_task_replica_id, async_tasks
 from remora.tlx.types import async_token, buffered_tensor, mbarrier, storage_kind
 from remora.tlx.views import local_reinterpret, local_slice, local_trans, subslice
@@ -75,9 +83,19 @@ __all__ = [
     "plugin",
     "prefetch",
     "remove_aliases",
+    "reuse_group",
+    "reuse_group_type",
+    "set_buffer_overlap",
+    "storage_alias_spec",
+    "storage_alias_spec_type",
+    "storage_alias_spec_type_class",
     "storage_kind",
     "subslice",
 ]
+
+# The public names of the types of storage_alias_spec's value, which is a function's name.
+storage_alias_spec_type = StorageType
+storage_alias_spec_type_class = storage_alias_spec_value
 
 plugin.activate()
 
