@@ -9,9 +9,15 @@ from typing import Any
 from remora.errors import MissingWord
 from remora.tlx.aliases import install_aliases, remove_aliases
 from remora.tlx.buffers import dtype_of, local_alloc, local_load, local_store, local_view
+from remora.tlx.clusters import (
+    cluster_barrier,
+    cluster_cta_rank,
+    cluster_size_1d,
+    remote_shmem_store,
+)
 from remora.tlx.copies import async_load, async_load_commit_group, async_load_wait_group
 from remora.tlx.dots import async_dot, async_dot_wait
-from remora.tlx.launch import Config, clusters, jit
+from remora.tlx.launch import Config, in_clusters, jit
 from remora.tlx.tasks import async_task, async_task_replica_id, async_tasks
 from remora.tlx.types import async_token, buffered_tensor, storage_kind
 from remora.tlx_plugin import plugin
@@ -28,8 +34,11 @@ __all__ = [
     "async_tasks",
     "async_token",
     "buffered_tensor",
-    "clusters",
+    "cluster_barrier",
+    "cluster_cta_rank",
+    "cluster_size_1d",
     "dtype_of",
+    "in_clusters",
     "install_aliases",
     "jit",
     "local_alloc",
@@ -37,6 +46,7 @@ __all__ = [
     "local_store",
     "local_view",
     "plugin",
+    "remote_shmem_store",
     "remove_aliases",
     "storage_kind",
 ]

@@ -1,5 +1,5 @@
 """The lowerings of TLX's operations, imported when a kernel with one is first compiled."""
 
-from remora.tlx.lower import analysis, cuda, hip, shared
+from remora.tlx.lower import analysis, clusters, cuda, hip, shared
 
-__all__ = ["analysis", "cuda", "hip", "shared"]
+__all__ = ["analysis", "clusters", "cuda", "hip", "shared"]

@@ -349,7 +349,10 @@ class TlxAnalysis:
             self._before[new] = self._before.pop(old)
 
     def finish(self) -> None:
-        """Convert layouts where products meet the rest of the program."""
+        """Convert layouts where products meet the rest of the program; let clusters meet."""
+        from remora.tlx.lower.clusters import finish
+
+        finish(self.lowering)
         for value, before in self._before.items():
             self._convert_sources(value)
             self._convert_uses(value, before)
