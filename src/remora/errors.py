@@ -216,6 +216,10 @@ class ReferenceRace(LanguageError):
     """Under the reference meaning a kernel read what no wait had made ready."""
 
 
+class WaitNeverEnds(LanguageError):
+    """Under the reference meaning a kernel waits for what nothing before it brings about."""
+
+
 # --- kernels ----------------------------------------------------------------------------------
 
 

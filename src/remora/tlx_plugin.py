@@ -30,6 +30,20 @@ OPERATIONS = (
     "cluster_size_1d",
     "dtype_of",
     "remote_shmem_store",
+    "local_trans",
+    "local_slice",
+    "subslice",
+    "local_reinterpret",
+    "dtype_of",
+    "alloc_barriers",
+    "alloc_warp_barrier",
+    "barrier_expect_bytes",
+    "barrier_wait",
+    "barrier_arrive",
+    "named_barrier_wait",
+    "named_barrier_arrive",
+    "fence",
+    "fence_async_shared",
 )
 
 outline = PassRef(

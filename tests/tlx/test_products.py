@@ -188,6 +188,31 @@ def accumulators(p, q, r, n, WHAT: tl.constexpr, D: tl.constexpr = 64):
         first = tlx.async_dot_wait(1, first)
         tl.store(r + D * D + rows * D + columns, first)
         acc = tlx.async_dot_wait(0, second)
+    if WHAT == "covered by a wait for another":
+        first = tlx.async_dot(av, bv, acc)
+        second = tlx.async_dot(tlx.local_view(a, 1), bv, acc)
+        second = tlx.async_dot_wait(1, second)
+        tl.store(r + D * D + rows * D + columns, first)
+        acc = tlx.async_dot_wait(0, second)
+    if WHAT == "what the wait returns is not used":
+        acc = tlx.async_dot(av, bv, acc)
+        tlx.async_dot_wait(0, acc)
+    if WHAT == "carried past a wait for another":
+        other = tlx.async_dot_wait(0, tlx.async_dot(av, bv))
+        for i in range(n):
+            acc = tlx.async_dot(av, tlx.local_view(b, i % 2), acc)
+            other = tlx.async_dot(bv, tlx.local_view(b, i % 2), other)
+            other = tlx.async_dot_wait(0, other)
+        acc += other
+    if WHAT == "read one iteration later":
+        last = tlx.async_dot(av, bv)
+        for i in range(n):
+            now = tlx.async_dot(av, tlx.local_view(b, i % 2))
+            now = tlx.async_dot_wait(1, now)
+            acc += last
+            last = now
+        last = tlx.async_dot_wait(0, last)
+        acc += last
     if WHAT == "chained":
         first = tlx.async_dot_wait(0, tlx.async_dot(av, bv))
         acc = tlx.async_dot_wait(0, tlx.async_dot(first.to(tl.float16), bv))
@@ -216,6 +241,10 @@ DOTS = {"p": "*fp16", "q": "*fp16", "r": "*fp32", "n": "i32"}
     ("early return", ["0", "0"]),
     ("element-wise select", ["0"]),
     ("two in flight", ["1", "0"]),
+    ("covered by a wait for another", ["1", "0"]),
+    ("what the wait returns is not used", ["0"]),
+    ("carried past a wait for another", ["0", "0"]),
+    ("read one iteration later", ["1", "0"]),
     ("chained", ["0", "0"]),
     ("nested loops", ["1", "0"]),
 ])  # fmt: skip

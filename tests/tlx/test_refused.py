@@ -210,8 +210,8 @@ def products(p, q, r, n, M: tl.constexpr, N: tl.constexpr, K: tl.constexpr, WHAT
     if WHAT == "exact fp32":
         tlx.async_dot(av, bv, acc, input_precision="ieee")  # exact fp32
     if WHAT == "two layouts":
-        tl.store(out, tl.dot(x, tlx.local_load(bv), acc))  # two layouts
-        tl.store(out, tlx.async_dot_wait(0, tlx.async_dot(av, bv, acc)))
+        tl.store(out, tlx.async_dot_wait(0, tlx.async_dot(av, bv, acc)))  # two layouts
+        tl.store(out, tlx.async_dot_wait(0, tlx.async_dot(bv, av, acc)))
 
 
 FP16 = {"p": "*fp16", "q": "*fp16", "r": "*fp32", "n": "i32", "M": 64, "N": 64, "K": 64}
@@ -232,7 +232,7 @@ PRODUCTS: dict[str, tuple[type[errors.RemoraError], dict[str, Any]]] = {
     "acc of a wrong dtype": (errors.WrongDtype, {}),
     "transposed": (errors.WrongShape, {"M": 64, "N": 128}),
     "exact fp32": (errors.UnsupportedByTarget, {"p": "*fp32", "q": "*fp32"}),
-    "two layouts": (errors.ConflictingLayouts, {}),
+    "two layouts": (errors.ConflictingLayouts, {"p": "*fp8e5", "q": "*fp8e5"}),
 }
 GOOD = {
     "K": (errors.WrongShape, {"K": 8}),
@@ -294,11 +294,12 @@ def test_products_that_the_matrix_unit_lacks(what: str) -> None:
 
 
 def test_two_uses_that_disagree_are_both_named() -> None:
-    error = refused(errors.ConflictingLayouts, products, "cuda:90", WHAT="two layouts", **FP16)
+    given = {**FP16, "p": "*fp8e5", "q": "*fp8e5"}  # K has to be contiguous in either operand
+    error = refused(errors.ConflictingLayouts, products, "cuda:90", WHAT="two layouts", **given)
     file, line = line_of(products, "# two layouts").rsplit(":", 1)
     assert f"{file}:{line}" in error.where
     assert f"{file}:{int(line) + 1}" in error.where
-    assert line_of(products, "b = tlx.local_alloc") in error.where
+    assert line_of(products, "a = tlx.local_alloc") in error.where
 
 
 def test_too_much_shared_memory_is_summed_buffer_by_buffer() -> None:

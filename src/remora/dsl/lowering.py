@@ -274,26 +274,30 @@ def carried_to(value: SSAValue) -> Iterable[SSAValue]:
     another function ends it.
     """
     for use in list(value.uses):
-        op, index = use.operation, use.index
-        name = op_name(op)
-        if name == "scf.for" and index >= 3:
-            yield op.regions[0].blocks[0].args[index - 2]
-            yield op.results[index - 3]
-        elif name == "scf.while":
-            yield op.regions[0].blocks[0].args[index]
-        elif name == "scf.condition" and index >= 1:
-            parent = op.parent_op()
-            assert parent is not None
-            yield parent.regions[1].blocks[0].args[index - 1]
-            yield parent.results[index - 1]
-        elif name == "scf.yield":
-            yield from _yielded(op, index)
-        elif selects_whole(op) and index >= 1:
-            yield op.results[0]
-        elif name in ("cf.br", "cf.cond_br"):
-            yield from _branched(op, index)
-        elif name == "ttg.warp_specialize.partitions":
-            yield from (region.blocks[0].args[index] for region in op.regions)
+        yield from carried_by(use.operation, use.index)
+
+
+def carried_by(op: Operation, index: int) -> Iterable[SSAValue]:
+    """The values that one operand of an operation becomes; see ``carried_to``."""
+    name = op_name(op)
+    if name == "scf.for" and index >= 3:
+        yield op.regions[0].blocks[0].args[index - 2]
+        yield op.results[index - 3]
+    elif name == "scf.while":
+        yield op.regions[0].blocks[0].args[index]
+    elif name == "scf.condition" and index >= 1:
+        parent = op.parent_op()
+        assert parent is not None
+        yield parent.regions[1].blocks[0].args[index - 1]
+        yield parent.results[index - 1]
+    elif name == "scf.yield":
+        yield from _yielded(op, index)
+    elif selects_whole(op) and index >= 1:
+        yield op.results[0]
+    elif name in ("cf.br", "cf.cond_br"):
+        yield from _branched(op, index)
+    elif name == "ttg.warp_specialize.partitions":
+        yield from (region.blocks[0].args[index] for region in op.regions)
 
 
 def branches_to(argument: BlockArgument) -> Iterable[tuple[Operation, int]]:

@@ -76,7 +76,8 @@ class Region(AbstractContextManager["Region"]):
 
     call: the use. copies: how often the body is visited, with ``copy`` counting
     from 0. attributes: constants for the pass that takes the region apart.
-    on_close: called at the end of each copy.
+    on_open, on_close: called at the ends of each copy; the region is not among the
+    open ones then.
     """
 
     def __init__(
@@ -84,6 +85,7 @@ class Region(AbstractContextManager["Region"]):
         call: Call,
         *,
         copies: int = 1,
+        on_open: Callable[[Region], None] | None = None,
         on_close: Callable[[Region], None] | None = None,
         **attributes: Any,
     ) -> None:
@@ -93,7 +95,7 @@ class Region(AbstractContextManager["Region"]):
         self.attributes = attributes
         self.inner: list[Region] = []  # regions that were opened within
         self.node: Any = None
-        self._on_close = on_close
+        self._on_open, self._on_close = on_open, on_close
         self._names: dict[str, Any] = {}
         self._defined: dict[str, Any] = {}
         self._reference: Any = None
@@ -107,6 +109,8 @@ class Region(AbstractContextManager["Region"]):
             if self.call.op.references is not None:
                 self._reference = self.call.op.references(machine(self.call), self)
                 self._reference.__enter__()
+            if self._on_open is not None:
+                self._on_open(self)
             _stack().append(self)
             return self
         for copy in range(self.copies):
@@ -129,6 +133,8 @@ class Region(AbstractContextManager["Region"]):
         generator = self.call.generator
         enclosing = open_regions(self.call)
         _stack()[:] = enclosing  # and not what a failed compilation left
+        if self._on_open is not None:
+            self._on_open(self)
         if enclosing:
             enclosing[-1].inner.append(self)
         _stack().append(self)
@@ -138,9 +144,9 @@ class Region(AbstractContextManager["Region"]):
 
     def _close(self) -> None:
         self._mark("end")
+        _stack().remove(self)
         if self._on_close is not None:
             self._on_close(self)
-        _stack().remove(self)
         generator = self.call.generator
         left = {
             name: _Left(name, self.call)
@@ -180,7 +186,7 @@ class _Left:
 for _name in (
     "add", "radd", "sub", "rsub", "mul", "rmul", "truediv", "rtruediv", "floordiv", "rfloordiv",
     "mod", "rmod", "lshift", "rlshift", "rshift", "rrshift", "and", "rand", "or", "ror", "xor",
-    "rxor", "lt", "le", "gt", "ge", "neg", "invert", "getitem", "bool", "index",
+    "rxor", "lt", "le", "gt", "ge", "neg", "invert", "getitem", "bool", "index", "format",
 ):  # fmt: skip
     setattr(_Left, f"__{_name}__", _Left._refuse)
 

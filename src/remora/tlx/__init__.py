@@ -8,6 +8,17 @@ from typing import Any
 
 from remora.errors import MissingWord
 from remora.tlx.aliases import install_aliases, remove_aliases
+from remora.tlx.barriers import (
+    alloc_barriers,
+    alloc_warp_barrier,
+    barrier_arrive,
+    barrier_expect_bytes,
+    barrier_wait,
+    fence,
+    fence_async_shared,
+    named_barrier_arrive,
+    named_barrier_wait,
+)
 from remora.tlx.buffers import dtype_of, local_alloc, local_load, local_store, local_view
 from remora.tlx.clusters import (
     cluster_barrier,
@@ -19,11 +30,14 @@ from remora.tlx.copies import async_load, async_load_commit_group, async_load_wa
 from remora.tlx.dots import async_dot, async_dot_wait
 from remora.tlx.launch import Config, in_clusters, jit
 from remora.tlx.tasks import async_task, async_task_replica_id, async_tasks
-from remora.tlx.types import async_token, buffered_tensor, storage_kind
+from remora.tlx.types import async_token, buffered_tensor, mbarrier, storage_kind
+from remora.tlx.views import local_reinterpret, local_slice, local_trans, subslice
 from remora.tlx_plugin import plugin
 
 __all__ = [
     "Config",
+    "alloc_barriers",
+    "alloc_warp_barrier",
     "async_dot",
     "async_dot_wait",
     "async_load",
@@ -33,22 +47,34 @@ __all__ = [
     "async_task_replica_id",
     "async_tasks",
     "async_token",
+    "barrier_arrive",
+    "barrier_expect_bytes",
+    "barrier_wait",
     "buffered_tensor",
     "cluster_barrier",
     "cluster_cta_rank",
     "cluster_size_1d",
     "dtype_of",
     "in_clusters",
+    "fence",
+    "fence_async_shared",
     "install_aliases",
     "jit",
     "local_alloc",
     "local_load",
+    "local_reinterpret",
+    "local_slice",
     "local_store",
+    "local_trans",
     "local_view",
+    "mbarrier",
+    "named_barrier_arrive",
+    "named_barrier_wait",
     "plugin",
     "remote_shmem_store",
     "remove_aliases",
     "storage_kind",
+    "subslice",
 ]
 
 plugin.activate()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from remora.errors import (
     WrongShape,
     WrongType,
 )
-from remora.tlx.types import BufferType, TokenType, storage_kind
+from remora.tlx.types import BarrierType, BufferType, TokenType, storage_kind
 
 LOWERED_IN = "remora.tlx.lower"
 
@@ -40,6 +41,18 @@ def view(call: Call, name: str, value: Any) -> Any:
             hint="take one with tlx.local_view(buffers, i)",
         )
     return buffer
+
+
+def element_dtype(call: Call, dtype: Any) -> Any:
+    """Check that an argument is an element type of buffers."""
+    dtype = tl._unwrap_if_constexpr(dtype)
+    if not isinstance(dtype, tl.dtype) or str(dtype) not in DTYPES:
+        call.fail(
+            WrongDtype,
+            f"dtype has to be an element type, it is {dtype!r}",
+            hint="one of " + ", ".join(DTYPES),
+        )
+    return dtype
 
 
 @op("tlx.local_alloc", lowered_in=LOWERED_IN)
@@ -66,13 +79,7 @@ def local_alloc(
         a ``buffered_tensor``; its contents are undefined.
     """
     extents = call.shape("shape", shape)
-    dtype = tl._unwrap_if_constexpr(dtype)
-    if not isinstance(dtype, tl.dtype) or str(dtype) not in DTYPES:
-        call.fail(
-            WrongDtype,
-            f"dtype has to be an element type, it is {dtype!r}",
-            hint="one of " + ", ".join(DTYPES),
-        )
+    dtype = element_dtype(call, dtype)
     if call.num_ctas > 1:
         call.fail(
             UnsupportedByTarget,
@@ -127,6 +134,16 @@ class Buffers:
         raw = np.full((num, *shape, kind.itemsize), 0xFF, np.uint8)
         self.data = raw.view(kind)[..., 0]
 
+    def __len__(self) -> int:
+        return len(self.data)
+
+    @classmethod
+    def over(cls, data: np.ndarray[Any, Any]) -> Buffers:
+        """Buffers whose memory is there already; the first dimension counts them."""
+        buffers = cls.__new__(cls)
+        buffers.data = data
+        return buffers
+
     def __getitem__(self, index: int) -> np.ndarray[Any, Any]:
         array: np.ndarray[Any, Any] = self.data[index]
         return array
@@ -139,19 +156,19 @@ def _alloc(machine: Machine, shape: tuple[int, ...], dtype: str, num: int) -> Bu
 
 @op("tlx.local_view", lowered_in=LOWERED_IN)
 def local_view(call: Call, buffers: Any, i: Any) -> Any:
-    """One buffer of an allocation.
+    """One buffer, or one barrier, of an allocation; ``buffers[i]`` is the same.
 
     Args:
-        buffers: what ``local_alloc`` gave.
+        buffers: what ``local_alloc`` or ``alloc_barriers`` gave.
         i: an integer, at compile time or run time, at least 0 and under ``num``.
     """
-    allocation = call.handle("buffers", buffers, BufferType)
-    kind = allocation.type
+    allocation = call.handle("buffers", buffers, BufferType, BarrierType)
+    kind: Any = allocation.type
     if not kind.num:
         call.fail(
             WrongType,
             f"buffers has to be an allocation, it is {kind}",
-            hint="give what tlx.local_alloc returned",
+            hint=f"give the allocation: {kind.source}",
         )
     i = tl._unwrap_if_constexpr(i)
     if isinstance(i, int) and not 0 <= i < kind.num:
@@ -161,16 +178,16 @@ def local_view(call: Call, buffers: Any, i: Any) -> Any:
             hint=f"the indices are 0 to {kind.num - 1}",
         )
     index = call.integer("the buffer's index", i)
-    return call.emit([allocation, index], [BufferType(kind.shape, kind.dtype, 0)])
+    return call.emit([allocation, index], [replace(kind, num=0)])
 
 
 @local_view.reference
-def _view(machine: Machine, buffers: Buffers, index: Any) -> np.ndarray[Any, Any]:
-    if not 0 <= int(index) < len(buffers.data):
+def _view(machine: Machine, buffers: Any, index: Any) -> Any:
+    if not 0 <= int(index) < len(buffers):
         machine.call.fail(
             BufferIndexError,
-            f"there is no buffer {int(index)} among {len(buffers.data)}",
-            hint=f"the indices are 0 to {len(buffers.data) - 1}; i % num stays among them",
+            f"there is no buffer {int(index)} among {len(buffers)}",
+            hint=f"the indices are 0 to {len(buffers) - 1}; i % num stays among them",
         )
     return buffers[int(index)]
 

@@ -35,13 +35,16 @@ def async_tasks(call: Call, warp_specialize: Any = True) -> Region:
         instead="write one loop for all warps; see tlx.async_load for copies in flight",
     )
     call.constant("warp_specialize", warp_specialize, bool)
-    if any(r.call.op is async_tasks for r in open_regions(call)):
-        call.fail(
+    return Region(call, on_open=_check_alone, on_close=None if call.interpreted else _check_sums)
+
+
+def _check_alone(tasks: Region) -> None:
+    if any(r.call.op is async_tasks for r in open_regions(tasks.call)):
+        tasks.call.fail(
             UnsupportedByTarget,
             "tasks cannot be divided into tasks",
             hint="one async_tasks with more tasks, or several one after the other",
         )
-    return Region(call, on_close=None if call.interpreted else _check_sums)
 
 
 @region("tlx.async_task")
@@ -66,13 +69,6 @@ def async_task(
             warps; ``async_task_replica_id()`` tells them apart.
         warp_group_start_id: accepted; warps are numbered in the order of the tasks.
     """
-    within = open_regions(call)
-    if not within or within[-1].call.op is not async_tasks:
-        call.fail(
-            WrongType,
-            "a task stands in async_tasks",
-            hint="write `with tlx.async_tasks():` around the tasks",
-        )
     default = _is_default(call, kind)
     if registers is not None and num_regs is None:
         num_regs = registers
@@ -98,8 +94,6 @@ def async_task(
                 f"the default task cannot be replicated, replicate is {copies}",
                 hint="give the copies warps of their own: async_task(num_warps=..., replicate=...)",
             )
-        if any(r.attributes["default"] for r in within[-1].inner):
-            call.fail(WrongType, "there is a default task already", hint="give it num_warps")
         warps = None if warps is None else call.constant("num_warps", warps)
         if warps is not None and not call.interpreted and warps != call.num_warps:
             call.fail(
@@ -107,7 +101,7 @@ def async_task(
                 f"the default task has the program's {call.num_warps} warps, not {warps}",
                 hint="leave num_warps out",
             )
-        return Region(call, default=True, num_warps=None, num_regs=regs)
+        return Region(call, on_open=_check_place, default=True, num_warps=None, num_regs=regs)
     if warps is None:
         call.fail(WrongType, "num_warps is missing", hint='num_warps=4, or async_task("default")')
     warps = call.constant("num_warps", warps)
@@ -123,7 +117,21 @@ def async_task(
             "the reference meaning runs a task's body once: it has no replicas",
             hint="under TRITON_INTERPRET=1 set replicate=1",
         )
-    return Region(call, copies=copies, default=False, num_warps=warps, num_regs=regs)
+    return Region(
+        call, copies=copies, on_open=_check_place, default=False, num_warps=warps, num_regs=regs
+    )
+
+
+def _check_place(task: Region) -> None:
+    within = open_regions(task.call)
+    if not within or within[-1].call.op is not async_tasks:
+        task.call.fail(
+            WrongType,
+            "a task stands in async_tasks",
+            hint="write `with tlx.async_tasks():` around the tasks",
+        )
+    if task.attributes["default"] and any(r.attributes["default"] for r in within[-1].inner):
+        task.call.fail(WrongType, "there is a default task already", hint="give it num_warps")
 
 
 def _is_default(call: Call, kind: tuple[Any, ...]) -> bool:

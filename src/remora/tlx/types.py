@@ -17,10 +17,26 @@ class storage_kind(enum.Enum):
     smemCluster = "smemCluster"
 
 
-class buffered_tensor(Handle):
+class Allocation(Handle):
+    """Several things in shared memory, or one of them: ``x[i]`` is ``tlx.local_view(x, i)``."""
+
+    type: Any
+
+    def __getitem__(self, i: Any, _semantic: Any = None, _generator: Any = None) -> Any:
+        from remora.tlx.buffers import local_view
+
+        return local_view(self, i, _semantic=_semantic, _generator=_generator)
+
+
+class buffered_tensor(Allocation):
     """Buffers in shared memory: an allocation, or one of its buffers."""
 
     type: BufferType
+
+    def __getitem__(self, i: Any, _semantic: Any = None, _generator: Any = None) -> Any:
+        if not self.type.num:
+            return Handle.__getitem__(self, i)
+        return super().__getitem__(i, _semantic, _generator)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -63,6 +79,37 @@ class BufferType(HandleType):
     def mangle(self) -> str:
         """See ``HandleType``."""
         return f"B{self.num}_{'x'.join(map(str, self.shape))}_{self.dtype}"
+
+
+class mbarrier(Allocation):
+    """Barriers in shared memory: an allocation, or one of its barriers."""
+
+    type: BarrierType
+
+
+@dataclass(frozen=True)
+class BarrierType(HandleType):
+    """Barriers (mbarrier objects) that count arrivals and bytes, phase by phase.
+
+    num: how many barriers an allocation has; 0 for one of them (a view).
+    arrive_count: arrivals that complete a phase.
+    is_warp_barrier: every thread of a task arrives for itself; else a task arrives as one.
+    """
+
+    num: int
+    arrive_count: int
+    is_warp_barrier: bool = False
+    noun: ClassVar[str] = "a barrier"
+    source: ClassVar[str] = "tlx.alloc_barriers gives barriers, tlx.local_view one of them"
+    value_class: ClassVar[type[Handle]] = mbarrier
+
+    def __str__(self) -> str:
+        kind = "warp barrier" if self.is_warp_barrier else "barrier"
+        return f"an allocation of {self.num} {kind}s" if self.num else f"a {kind}"
+
+    def mangle(self) -> str:
+        """See ``HandleType``."""
+        return f"Bar{self.num}_{self.arrive_count}{'w' * self.is_warp_barrier}"
 
 
 class async_token(Handle):

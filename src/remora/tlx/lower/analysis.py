@@ -6,17 +6,19 @@ Which layout each allocation gets, from its uses; which values hold products
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from xdsl.dialects.builtin import TensorType
-from xdsl.ir import Attribute, BlockArgument, Operation, SSAValue
+from xdsl.ir import Attribute, Block, BlockArgument, Operation, SSAValue
 
 from remora.dsl.lowering import (
     CustomOp,
     Lowering,
     analysis,
     branches_to,
+    carried_by,
     carried_to,
     selects_whole,
 )
@@ -25,17 +27,20 @@ from remora.ir.alignment import Alignment
 from remora.ir.build import Builder, i32, op_name, set_type
 from remora.ir.locations import source_line
 from remora.tlx.lower.layouts import (
+    MemDesc,
     NvmmaShared,
     SharedLayout,
     SwizzledShared,
-    memdesc,
+    can_read,
     mfma_vector,
     order_of,
+    shared_layout,
     wgmma_accumulator,
     with_encoding,
 )
 from remora.tlx.lower.layouts import element_type as mlir_element
 from remora.tlx.lower.lifetimes import Buffer, Lifetimes
+from remora.tlx.lower.views import SLICES, VIEWS, cut_tile, keeps_elements
 
 _CONTROL_FLOW = ("scf.for", "scf.while", "scf.condition", "scf.yield", "cf.br", "cf.cond_br")
 
@@ -45,6 +50,11 @@ _ASYNCHRONOUS = (
     "tlx.async_load_wait_group",
     "tlx.async_dot",
     "tlx.async_dot_wait",
+    "tlx.barrier_expect_bytes",
+    "tlx.barrier_wait",
+    "tlx.barrier_arrive",
+    "tlx.named_barrier_wait",
+    "tlx.named_barrier_arrive",
 )
 
 
@@ -68,22 +78,73 @@ class Use(NamedTuple):
     views: tuple[CustomOp, ...]
 
 
-#: Operations whose result is a view of the buffer that their first operand is.
-VIEWS = {"tlx.local_view"}
+#: Operations that allocate shared memory: ``shape``, ``dtype`` and ``num`` are attributes.
+ALLOCATIONS = {"tlx.local_alloc", "tlx.alloc_barriers", "tlx.alloc_warp_barrier"}
 
-#: What a use wants of the buffer's layout: ``wish(analysis, use, shape, bits, order)``, with
-#: the shape, the width and the written order of what the operand is; None where any will do.
+
+#: What a use wants of the layout of what its operand is: ``wish(analysis, use, shape, bits,
+#: order)``; None where any will do. The shape is the one that the layout is laid over: of a
+#: slice, that of the buffer it is a part of. The order is the written one.
 WISHES: dict[str, Callable[..., SharedLayout | None]] = {}
 
+#: Those that can do with any layout: what they want is only the fastest.
+PREFERENCES: set[str] = set()
 
-def wants(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+
+def wants(name: str, *, only_prefers: bool = False) -> Callable[[Callable[..., Any]], Any]:
     """Register the wish of an operation, by its name."""
 
     def register(wish: Callable[..., Any]) -> Callable[..., Any]:
         WISHES[name] = wish
+        if only_prefers:
+            PREFERENCES.add(name)
         return wish
 
     return register
+
+
+class Wish(NamedTuple):
+    """The layout that a use wants, mapped back through the views.
+
+    place: the view that is to have it, where what is behind it cannot; None: the allocation.
+    """
+
+    layout: SharedLayout
+    use: Use
+    place: CustomOp | None
+
+    def __str__(self) -> str:
+        return f"{self.use.op.where}{through(self.use.views)}"
+
+    @property
+    def is_strict(self) -> bool:
+        """Whether no other layout will do."""
+        return self.use.op.name not in PREFERENCES
+
+
+_REUSE = (
+    "where the two never hold the same data, allocate the second with "
+    "tlx.local_alloc(..., reuse=...): it has a layout of its own"
+)
+
+
+def _check_named(where: str, layout: SharedLayout, wishes: Sequence[Wish]) -> None:
+    """Check that uses can read a buffer with the layout that the author names."""
+    for wish in wishes:
+        if not wish.is_strict or wish.place or can_read(wish.layout, layout):
+            continue
+        raise ConflictingLayouts(
+            f"the layout that is named, {layout}, is not what a use reads: {wish.layout}",
+            where=f"named at {where}; used at {wish}",
+            hint="leave layout out: it follows from the uses",
+        )
+
+
+def through(views: Sequence[CustomOp]) -> str:
+    """The views of a use in words, without those that only pick a buffer."""
+    named = [v for v in views if v.name != "tlx.local_view"]
+    words = (f"{v.name.partition('.')[2]} at {v.where}" for v in named)
+    return f" (through {', '.join(words)})" if named else ""
 
 
 @wants("tlx.async_dot")
@@ -95,7 +156,7 @@ def _product_operand(
     return NvmmaShared.of(shape, bits, transposed)
 
 
-@wants("tlx.local_load")
+@wants("tlx.local_load", only_prefers=True)
 def _loaded(
     analysis: TlxAnalysis, use: Use, shape: tuple[int, ...], bits: int, order: tuple[int, ...]
 ) -> SharedLayout | None:
@@ -114,22 +175,25 @@ class TlxAnalysis:
         self.alignment = Alignment()
         self._by_part = {p: op for op in lowering.ops for p in op.parts}
         self._allocation: dict[SSAValue, list[CustomOp]] = {}
+        self._views: dict[SSAValue, tuple[CustomOp, ...]] = {}
         self.layouts: dict[CustomOp, SharedLayout] = {}
+        # Views with a layout of their own, and who wants it.
+        self._laid_anew: dict[CustomOp, Wish] = {}
         self._uses: dict[CustomOp, list[Use]] = {}
         for op in lowering.ops:
-            if op.name == "tlx.local_alloc":
+            if op.name in ALLOCATIONS:
                 self._uses[op] = list(self._follow(op))
         for allocation in self._uses:
-            self.layouts[allocation] = self._choose(allocation)
+            self._choose(allocation)
         # Products: the type before, so that it can be converted back at a use.
         self._before: dict[SSAValue, Attribute] = {}
-        self._in_flight: set[SSAValue] = set()
+        #: What a wait has to hand on besides its operand: values whose flight it ends.
+        self.handed_on: dict[CustomOp, dict[SSAValue, None]] = {}
         self._converted: set[Operation] = set()  # the conversions that ``finish`` makes
         for op in lowering.ops:
             if op.name == "tlx.async_dot":
                 self._spread(op)
-        self._mark_in_flight()
-        self._refuse_reads()
+        self._follow_in_flight()
         self._stop_pipelining()
         if lowering.target.backend == "cuda":
             self._extend_lives()
@@ -151,6 +215,7 @@ class TlxAnalysis:
                 continue
             seen.add(value)
             self._allocation.setdefault(value, []).append(allocation)
+            self._views.setdefault(value, views)
             work.extend((v, views) for v in carried_to(value))
             for use in value.uses:
                 custom = self._by_part.get(use.operation)
@@ -161,61 +226,169 @@ class TlxAnalysis:
                 else:
                     yield Use(custom, use.index, views)
 
-    def memdesc_of(self, allocation: CustomOp, *, view: bool = False) -> Attribute:
-        """The type of an allocation, or of one buffer of it."""
-        a = allocation.attributes
-        return memdesc(
-            a["shape"], mlir_element(a["dtype"]), self.layouts[allocation],
-            0 if view else a["num"],
-        )  # fmt: skip
+    def memdesc_of(self, allocation: CustomOp) -> Attribute:
+        """The type of an allocation."""
+        return self._root(allocation).type
+
+    def one_of(self, allocation: CustomOp) -> Attribute:
+        """The type of one buffer of an allocation."""
+        return replace(self._root(allocation), num=0).type
 
     def view_type(self, value: SSAValue) -> Attribute:
         """The type of a view of what ``value`` stands for."""
-        return self.memdesc_of(self._allocation[value][0], view=True)
+        return self.described(value).type
 
     def layout_of(self, value: SSAValue) -> SharedLayout:
         """The layout of the buffer that a value stands for."""
-        return self.layouts[self._allocation[value][0]]
+        layout = self.described(value).layout
+        assert layout is not None
+        return layout
 
-    def _choose(self, allocation: CustomOp) -> SharedLayout:
-        wishes: list[tuple[SharedLayout, CustomOp]] = []
+    def described(self, value: SSAValue) -> MemDesc:
+        """What the type of the buffer is that a value stands for, or will be."""
+        if value not in self._views:  # a select that became a branch
+            known = (self.described(v) for v in self._views)
+            return next(memdesc for memdesc in known if memdesc.type == value.type)
+        return self._seen_through(self._allocation[value][0], self._views[value])[-1]
+
+    def _root(self, allocation: CustomOp) -> MemDesc:
+        a = allocation.attributes
+        layout = self.layouts.get(allocation)
+        return MemDesc(a["shape"], mlir_element(a["dtype"]), layout, a["num"])
+
+    def _seen_through(
+        self,
+        allocation: CustomOp,
+        views: Sequence[CustomOp],
+        layout: SharedLayout | None = None,
+    ) -> list[MemDesc]:
+        """The allocation (with ``layout``, or its own), and what each view makes of it."""
+        root = self._root(allocation)
+        seen = [replace(root, layout=layout) if layout else root]
+        for op in views:
+            memdesc = VIEWS[op.name].forward(op, seen[-1])
+            if op in self._laid_anew:
+                memdesc = replace(memdesc, layout=self._laid_anew[op].layout)
+            seen.append(memdesc)
+        return seen
+
+    def _choose(self, allocation: CustomOp) -> None:
+        """The layout that the uses want; also lays views anew, where only they are used."""
         order = self._written_order(allocation)
+        named = allocation.attributes.get("layout")
+        wishes = [w for use in self._uses[allocation] if (w := self._wish(allocation, use, order))]
+        layout = shared_layout(named) if named else SwizzledShared.plain(order)
+        for place in dict.fromkeys(w.place for w in wishes):
+            best = self._agreed(allocation, [w for w in wishes if w.place is place])
+            if place is None and named:
+                _check_named(allocation.where, layout, wishes)
+            elif place is None:
+                layout = best.layout
+            elif best.is_strict:
+                self._lay_anew(allocation, place, best)
+        self.layouts[allocation] = layout
+        if not named:
+            self._fit_slices(allocation)
         for use in self._uses[allocation]:
-            wish = self._wish(allocation, use, order)
-            if wish is not None:
-                wishes.append((wish, use.op))
-        if not wishes:
-            return SwizzledShared.plain(order)
-        (layout, first), *others = wishes
-        for other, second in others:
-            if other != layout:
+            if any(m.layout is None for m in self._seen_through(allocation, use.views)):
                 raise ConflictingLayouts(
-                    f"two uses of one buffer want layouts that disagree: {layout} and {other}",
-                    where=f"allocated at {allocation.where}; used at {first.where} "
-                    f"and at {second.where}",
+                    f"the bytes of a buffer with {layout} are in no order in which they can be "
+                    "read with another shape",
+                    where=f"allocated at {allocation.where}; used at {Wish(layout, use, None)}",
+                    hint=_REUSE,
+                )
+
+    def _fit_slices(self, allocation: CustomOp) -> None:
+        """Narrow a swizzle that slices would cut."""
+        layout = self.layouts[allocation]
+        while isinstance(layout, NvmmaShared) and layout.swizzling and self._cuts(allocation):
+            narrower = layout.swizzling // 2 if layout.swizzling > 32 else 0
+            layout = self.layouts[allocation] = replace(layout, swizzling=narrower)
+
+    def _cuts(self, allocation: CustomOp) -> bool:
+        """Whether a slice of an allocation cuts its swizzle."""
+        for use in self._uses[allocation]:
+            seen = self._seen_through(allocation, use.views)
+            for view, memdesc in zip(use.views, seen[1:], strict=True):
+                if view.name in SLICES and cut_tile(view, memdesc):
+                    return True
+        return False
+
+    @staticmethod
+    def _agreed(allocation: CustomOp, wishes: Sequence[Wish]) -> Wish:
+        """The wish that is granted; wishes that are only preferences give way."""
+        best = next((w for w in wishes if w.is_strict), wishes[0])
+        for other in wishes:
+            if other.layout != best.layout and (other.is_strict or not best.is_strict):
+                raise ConflictingLayouts(
+                    "two uses of one buffer want layouts that disagree: "
+                    f"{best.layout} and {other.layout}",
+                    where=f"allocated at {allocation.where}; used at {best} and at {other}",
                     hint="give each use a buffer of its own",
                 )
-        return layout
+        return best
+
+    def _lay_anew(self, allocation: CustomOp, view: CustomOp, wish: Wish) -> None:
+        """Give a view a layout that its source cannot have: if all that is used is the view."""
+        for use in self._uses[allocation]:
+            if view not in use.views:
+                raise ConflictingLayouts(
+                    f"a use wants {wish.layout}, and another one the same bytes with another "
+                    "shape or element type",
+                    where=f"allocated at {allocation.where}; used at {wish} and at "
+                    f"{Wish(wish.layout, use, None)}",
+                    hint=_REUSE,
+                )
+        self._laid_anew[view] = wish
 
     def _written_order(self, allocation: CustomOp) -> tuple[int, ...]:
         """The order in which global memory fills the buffer; row-major where nothing says."""
         rank = len(allocation.attributes["shape"])
         default = tuple(range(rank - 1, -1, -1))
         orders = set()
-        for use, index, _ in self._uses[allocation]:
-            if index == 1 and use.name in ("tlx.async_load", "tlx.local_store"):
-                load = loaded_by(use.operands[0])
+        for use in self._uses[allocation]:
+            seen = self._seen_through(allocation, use.views)
+            if not all(map(keeps_elements, use.views, seen)):
+                return default
+            if use.operand == 1 and use.op.name in ("tlx.async_load", "tlx.local_store"):
+                load = loaded_by(use.op.operands[0])
                 order = order_of(load.results[0].type) if load is not None else None
-                orders.add(order or default)
+                orders.add(self._order_behind(use, seen, order) or default)
         return orders.pop() if len(orders) == 1 else default
 
-    def _wish(self, allocation: CustomOp, use: Use, order: tuple[int, ...]) -> SharedLayout | None:
-        """The layout that a use wants, or None where any will do."""
+    def _order_behind(
+        self, use: Use, seen: Sequence[MemDesc], order: tuple[int, ...] | None
+    ) -> tuple[int, ...] | None:
+        """The order of an allocation, from that of what a use's operand is."""
+        layout: SharedLayout | None = SwizzledShared.plain(order) if order else None
+        for view, source in reversed(list(zip(use.views, seen, strict=False))):
+            if layout is not None:
+                layout = VIEWS[view.name].backward(view, source, layout)
+        return layout.order if layout else None
+
+    def _wish(self, allocation: CustomOp, use: Use, order: tuple[int, ...]) -> Wish | None:
+        """The layout that a use wants of the allocation, or None where any will do."""
         wish = WISHES.get(use.op.name)
         if wish is None:
             return None
-        element: Any = mlir_element(allocation.attributes["dtype"])
-        return wish(self, use, allocation.attributes["shape"], element.bitwidth, order)
+        seen = self._seen_through(allocation, use.views, SwizzledShared.plain(order))
+        operand = seen[-1]
+        written = operand.layout.order if operand.layout else None
+        if written is None:
+            written = tuple(range(len(operand.shape) - 1, -1, -1))
+        layout = wish(self, use, operand.whole, operand.bits, written)
+        if layout is None:
+            return None
+        for view, source in reversed(list(zip(use.views, seen, strict=False))):
+            if view.attributes.get("layout"):
+                named = shared_layout(view.attributes["layout"])
+                _check_named(view.where, named, [Wish(layout, use, None)])
+                return None
+            behind = VIEWS[view.name].backward(view, source, layout)
+            if behind is None:
+                return Wish(layout, use, view)
+            layout = behind
+        return Wish(layout, use, None)
 
     def operand_layout(
         self, shape: tuple[int, ...], width: int, operand: int, order: tuple[int, ...]
@@ -260,8 +433,7 @@ class TlxAnalysis:
         if isinstance(a_type, TensorType):
             element: Any = a_type.element_type
         else:
-            allocation = self._allocation[op.operands[0]][0]
-            element = mlir_element(allocation.attributes["dtype"])
+            element = self.described(op.operands[0]).element
         return with_encoding(
             kind, wgmma_accumulator(m, n, element, self.lowering.num_warps_at(op.op))
         )
@@ -299,34 +471,45 @@ class TlxAnalysis:
         """Whether a value lives in the matrix unit's layout."""
         return value in self._before
 
-    def _mark_in_flight(self) -> None:
-        work = [
+    def _follow_in_flight(self) -> None:
+        """Refuse what reads a product in flight; find what waits have to hand on.
+
+        A wait that covers a product ends its flight for all that comes after, also where it
+        was asked for another one.
+        """
+        work: list[SSAValue] = [
             op.results[0]
             for op in self.lowering.ops
             if op.name == "tlx.async_dot" or self._waits_in_vain(op)
         ]
+        seen: set[SSAValue] = set()
         while work:
             value = work.pop()
-            if value not in self._in_flight:
-                self._in_flight.add(value)
-                work.extend(carried_to(value))
-
-    def _refuse_reads(self) -> None:
-        """Refuse what reads a product that is in flight."""
-        for value in self._in_flight:
-            for use in value.uses:
+            if value in seen:
+                continue
+            seen.add(value)
+            waits = [w for w in self._product_waits if self._covers(w, value)]
+            for use in list(value.uses):
                 op = use.operation
+                wait = next((w for w in waits if comes_after(op, w.op)), None)
+                if wait is not None:
+                    self.handed_on.setdefault(wait, {}).setdefault(value)
+                    continue
                 custom = self._by_part.get(op)
                 if custom is not None and self._continues(custom, use.index):
                     continue
-                if custom is None and _joins(op, use.index):
-                    continue
-                raise AccumulatorInFlight(
-                    "a result of tlx.async_dot is read before it was waited for",
-                    where=source_line(op.location),
-                    hint="put acc = tlx.async_dot_wait(0, acc) before it, and use what the wait "
-                    "returns: each product goes through a wait of its own",
-                )
+                if custom is not None or not _joins(op, use.index):
+                    raise AccumulatorInFlight(
+                        "a result of tlx.async_dot is read before it was waited for",
+                        where=source_line(op.location),
+                        hint="put acc = tlx.async_dot_wait(0, acc) before it, and use what the "
+                        "wait returns: each product goes through a wait of its own",
+                    )
+                work.extend(carried_by(op, use.index))
+
+    @property
+    def _product_waits(self) -> list[CustomOp]:
+        return [op for op in self.lowering.ops if op.name == "tlx.async_dot_wait"]
 
     def _waits_in_vain(self, op: CustomOp) -> bool:
         """Whether a product is one of those that a wait for it leaves in flight."""
@@ -336,17 +519,42 @@ class TlxAnalysis:
         product = next((p for p in products if p.results[0] is op.operands[0]), None)
         if product is None or product.op.parent is not op.op.parent:
             return False
-        since = self.lowering.ops[self.lowering.ops.index(product) : self.lowering.ops.index(op)]
-        started = [p for p in since if p.name == "tlx.async_dot"]
-        same_block = all(p.op.parent is op.op.parent for p in started)
-        return same_block and len(started) <= op.attributes["pendings"]
+        since = [p for p in products if comes_after(p.op, product.op)]
+        since = [p for p in since if not comes_after(p.op, op.op)]
+        same_block = all(p.op.parent is op.op.parent for p in since)
+        return same_block and len(since) < op.attributes["pendings"]
+
+    def _covers(self, wait: CustomOp, value: SSAValue) -> bool:
+        """Whether a wait surely ends the flight of a value, of its operand or another."""
+        owner = value.owner
+        since = [
+            p
+            for p in self.lowering.ops
+            if p.name == "tlx.async_dot"
+            and comes_after(wait.op, p.op)
+            and (_begins(owner, p.op) if isinstance(owner, Block) else comes_after(p.op, owner))
+        ]
+        known = _begins(owner, wait.op) if isinstance(owner, Block) else comes_after(wait.op, owner)
+        return known and len(since) >= wait.attributes["pendings"]
 
     def replaced(self, old: SSAValue, new: SSAValue) -> None:
         """See ``remora.dsl.lowering.Analysis``."""
         if old in self._allocation:
             self._allocation[new] = self._allocation.pop(old)
+            self._views[new] = self._views.pop(old)
         if old in self._before:
             self._before[new] = self._before.pop(old)
+        for values in self.handed_on.values():
+            if old in values:
+                values[new] = values.pop(old)
+
+    def hand_on(self, wait: Operation) -> None:
+        """Let all that comes after a wait use what it returns of its further operands."""
+        for old, new in zip(wait.operands, wait.results, strict=True):
+            self._before[new] = self._before[old]
+            for use in list(old.uses):
+                if comes_after(use.operation, wait):
+                    use.operation.operands[use.index] = new
 
     def finish(self) -> None:
         """Convert layouts where products meet the rest of the program; let clusters meet."""
@@ -410,6 +618,26 @@ class TlxAnalysis:
                 if op_name(parent) == "scf.for" and (counts or not said):
                     parent.attributes["tt.num_stages"] = i32(0)
                 parent = parent.parent_op()
+
+
+def comes_after(op: Operation, before: Operation) -> bool:
+    """Whether an operation surely runs after another one, which surely ran."""
+    block = before.parent
+    holder: Operation | None = op
+    while holder is not None and holder.parent is not block:
+        holder = holder.parent_op()
+    if holder is None or holder is before:
+        return False
+    assert block is not None
+    return block.get_operation_index(holder) > block.get_operation_index(before)
+
+
+def _begins(block: Block, op: Operation) -> bool:
+    """Whether a block holds an operation, at any depth."""
+    holder: Operation | None = op
+    while holder is not None and holder.parent is not block:
+        holder = holder.parent_op()
+    return holder is not None
 
 
 def _joins(op: Operation, index: int) -> bool:

@@ -182,10 +182,13 @@ def lower_dot_wait(op: CustomOp, builder: Builder, lowering: Lowering) -> SSAVal
             where=op.where,
             hint="wait for the value that tlx.async_dot returned, before anything computes with it",
         )
-    result = builder.value(
-        "ttng.warp_group_dot_wait", [product], product.type,
+    values = list(dict.fromkeys((product, *lowering.analysis.handed_on.get(op, ()))))
+    wait = builder.op(
+        "ttng.warp_group_dot_wait", values, [v.type for v in values],
         {"pendings": i32(op.attributes["pendings"])},
     )  # fmt: skip
+    lowering.analysis.hand_on(wait)
+    result = wait.results[0]
     if lowering.num_warps_at(op.op) > 4 and not features().dot_wait_synchronises:
         _barrier(builder)
     return result

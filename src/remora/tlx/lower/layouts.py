@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from xdsl.dialects.builtin import IntegerType, TensorType
@@ -38,6 +39,15 @@ class NvmmaShared:
     def order(self) -> tuple[int, ...]:
         """Dimensions, the contiguous one first."""
         return (0, 1) if self.transposed else (1, 0)
+
+    def permuted(self, dims: tuple[int, ...]) -> NvmmaShared:
+        """The layout of the view whose dimension ``j`` is this one's ``dims[j]``."""
+        return self if dims == (0, 1) else replace(self, transposed=not self.transposed)
+
+    @property
+    def alignment(self) -> int:
+        """Bytes to which a buffer has to be aligned."""
+        return max(self.swizzling * 8, 128)
 
     def __str__(self) -> str:
         return (
@@ -74,6 +84,15 @@ class SwizzledShared:
         max_phase = max(1, min(16 // per_phase, inner // vec))
         return cls(vec, per_phase, max_phase, order)
 
+    def permuted(self, dims: tuple[int, ...]) -> SwizzledShared:
+        """The layout of the view whose dimension ``j`` is this one's ``dims[j]``."""
+        return replace(self, order=tuple(dims.index(o) for o in self.order))
+
+    @property
+    def alignment(self) -> int:
+        """Bytes to which a buffer has to be aligned."""
+        return 16
+
     def __str__(self) -> str:
         return (
             f"#ttg.swizzled_shared<{{vec = {self.vec}, perPhase = {self.per_phase}, "
@@ -81,15 +100,122 @@ class SwizzledShared:
         )
 
 
-SharedLayout = NvmmaShared | SwizzledShared
+@dataclass(frozen=True)
+class LinearShared:
+    """A shared layout that says where each bit of an offset goes.
+
+    offsets: for each bit of the offset, in elements, the step along each dimension.
+    paddings: (interval, padding) pairs, in elements; none: ``#ttg.shared_linear``.
+    alignment: in bytes.
+    """
+
+    offsets: tuple[tuple[int, ...], ...]
+    paddings: tuple[tuple[int, int], ...] = ()
+    alignment: int = 16
+
+    @property
+    def order(self) -> tuple[int, ...]:
+        """Dimensions, the contiguous one first."""
+        moved = (next((d for d, step in enumerate(basis) if step), 0) for basis in self.offsets)
+        return tuple(dict.fromkeys((*moved, *range(len(self.offsets[0]) - 1, -1, -1))))
+
+    def permuted(self, dims: tuple[int, ...]) -> LinearShared:
+        """The layout of the view whose dimension ``j`` is this one's ``dims[j]``."""
+        return replace(self, offsets=tuple(tuple(b[d] for d in dims) for b in self.offsets))
+
+    def __str__(self) -> str:
+        offsets = [list(basis) for basis in self.offsets]
+        if not self.paddings:
+            return (
+                f"#ttg.shared_linear<{{offset = {offsets}, block = []}}, "
+                f"alignment = {self.alignment}>"
+            )
+        pairs = ", ".join(f"{interval}:+{padding}" for interval, padding in self.paddings)
+        return f"#ttg.padded_shared<[{pairs}] {{offset = {offsets}, block = []}}>"
+
+
+SharedLayout = NvmmaShared | SwizzledShared | LinearShared
+
+
+def can_read(wanted: SharedLayout, given: SharedLayout) -> bool:
+    """Whether what wants one layout reads another one too.
+
+    The matrix unit reads any swizzle, and elements of 16 bits in either order.
+    """
+    if not isinstance(wanted, NvmmaShared) or not isinstance(given, NvmmaShared):
+        return wanted == given
+    return given.bits == wanted.bits and (
+        given.transposed == wanted.transposed or wanted.bits == 16
+    )
+
+
+def shared_layout(text: str) -> SharedLayout:
+    """A shared layout from the text that it prints."""
+    numbers = {k: int(v) for k, v in re.findall(r"(\w+) = (\d+)", text)}
+    if text.startswith("#ttg.nvmma_shared"):
+        transposed = "transposed = true" in text
+        return NvmmaShared(numbers["swizzlingByteWidth"], transposed, numbers["elementBitWidth"])
+    if text.startswith("#ttg.swizzled_shared"):
+        order = tuple(map(int, re.findall(r"\d+", text.partition("order = ")[2])))
+        return SwizzledShared(numbers["vec"], numbers["perPhase"], numbers["maxPhase"], order)
+    rows = re.findall(r"\[([\d, ]+)\]", text.partition("offset = ")[2].partition("block")[0])
+    return LinearShared(
+        tuple(tuple(map(int, row.split(","))) for row in rows),
+        tuple((int(a), int(b)) for a, b in re.findall(r"(\d+):\+(\d+)", text)),
+        numbers.get("alignment", 16),
+    )
+
+
+@dataclass(frozen=True)
+class MemDesc:
+    """What the type of a buffer says, or of ``num`` of them.
+
+    allocated: the shape of the memory that a slice is a part of; None: ``shape``.
+    layout: None while it is not known.
+    """
+
+    shape: tuple[int, ...]
+    element: Attribute
+    layout: SharedLayout | None = None
+    num: int = 0
+    allocated: tuple[int, ...] | None = None
+
+    @property
+    def whole(self) -> tuple[int, ...]:
+        """The shape that the layout is laid over: a slice is a part of it."""
+        return self.allocated or self.shape
+
+    @property
+    def bits(self) -> int:
+        """The width of an element."""
+        width: int = self.element.bitwidth  # type: ignore[attr-defined]
+        return width
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of one buffer."""
+        return math.prod(self.shape) * self.bits // 8
+
+    @property
+    def type(self) -> Attribute:
+        """The MLIR type."""
+        assert self.layout is not None
+        return memdesc(self.shape, self.element, self.layout, self.num, self.allocated)
 
 
 def memdesc(
-    shape: tuple[int, ...], element: Attribute, layout: SharedLayout, num: int = 0
+    shape: tuple[int, ...],
+    element: Attribute,
+    layout: SharedLayout,
+    num: int = 0,
+    allocated: tuple[int, ...] | None = None,
 ) -> Attribute:
-    """The type of one buffer, or of ``num`` of them."""
+    """The type of one buffer, or of ``num`` of them; ``allocated`` as of ``MemDesc``."""
     extents = "x".join(map(str, (*((num,) if num else ()), *shape)))
-    return attribute(f"!ttg.memdesc<{extents}x{element}, {layout}, #ttg.shared_memory, mutable>")
+    whole = f", {'x'.join(map(str, allocated))}" if allocated not in (None, shape) else ""
+    return attribute(
+        f"!ttg.memdesc<{extents}x{element}, {layout}, #ttg.shared_memory, mutable{whole}>"
+    )
 
 
 def element_type(dtype: str) -> Attribute:

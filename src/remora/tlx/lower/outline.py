@@ -233,5 +233,5 @@ def _is_pure(op: Operation, functions: dict[str, Operation]) -> bool:
 
 def _named(value: SSAValue) -> str:
     location: Any = getattr(value.owner, "location", None)
-    name = getattr(location, "name", None)
+    name = getattr(location, "desc", None)
     return repr(name.data) if isinstance(name, StringAttr) else "this value"

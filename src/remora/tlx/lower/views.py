@@ -1,0 +1,183 @@
+"""What a view makes of a buffer's type, what it asks of the layout behind it, and its lowering."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import NamedTuple
+
+from xdsl.dialects.builtin import DenseArrayBase, IntegerType
+from xdsl.ir import Attribute, SSAValue
+
+from remora.dsl.lowering import CustomOp, Lowering
+from remora.errors import WrongShape, WrongType
+from remora.ir.build import Builder
+from remora.tlx.lower.layouts import (
+    MemDesc,
+    NvmmaShared,
+    SharedLayout,
+    SwizzledShared,
+    element_type,
+    shared_layout,
+)
+from remora.tlx.views import local_reinterpret, local_slice, local_trans, subslice
+
+
+class View(NamedTuple):
+    """How types go forward through a view, and layouts backward.
+
+    forward: the view's type from its source's (whose layout may not be known yet).
+    backward: the source's layout that gives the view a layout; None if there is none.
+    """
+
+    forward: Callable[[CustomOp, MemDesc], MemDesc]
+    backward: Callable[[CustomOp, MemDesc, SharedLayout], SharedLayout | None]
+
+
+def _unchanged(op: CustomOp, source: MemDesc, layout: SharedLayout) -> SharedLayout:
+    return layout
+
+
+def _permuted(op: CustomOp, source: MemDesc) -> MemDesc:
+    dims = op.attributes["dims"]
+
+    def permute(shape: tuple[int, ...]) -> tuple[int, ...]:
+        return tuple(shape[d] for d in dims)
+
+    return replace(
+        source,
+        shape=permute(source.shape),
+        allocated=source.allocated and permute(source.allocated),
+        layout=source.layout and source.layout.permuted(dims),
+    )
+
+
+def _permuted_back(op: CustomOp, source: MemDesc, layout: SharedLayout) -> SharedLayout:
+    dims = op.attributes["dims"]
+    return layout.permuted(tuple(dims.index(d) for d in range(len(dims))))
+
+
+def _sliced(op: CustomOp, source: MemDesc) -> MemDesc:
+    return replace(source, shape=op.attributes["shape"], allocated=source.whole)
+
+
+def _reinterpreted(op: CustomOp, source: MemDesc) -> MemDesc:
+    a = op.attributes
+    to = MemDesc(a["shape"], element_type(a["dtype"]), num=a["num"])
+    if a["layout"]:
+        return replace(to, layout=shared_layout(a["layout"]))
+    if source.layout is None:
+        return to
+    return replace(to, layout=relaid(source.layout, source, to))
+
+
+def _reinterpreted_back(op: CustomOp, source: MemDesc, layout: SharedLayout) -> SharedLayout | None:
+    return relaid(layout, _reinterpreted(op, replace(source, layout=None)), source)
+
+
+def keeps_elements(op: CustomOp, source: MemDesc) -> bool:
+    """Whether a view leaves each element whole and where it is."""
+    if op.name != "tlx.local_reinterpret":
+        return True
+    to = _reinterpreted(op, replace(source, layout=None))
+    return to.shape == source.shape and to.bits == source.bits
+
+
+def relaid(layout: SharedLayout, at: MemDesc, to: MemDesc) -> SharedLayout | None:
+    """The layout with which ``to`` has its rows' bytes where ``at`` has them with ``layout``."""
+    if at.shape == to.shape and at.bits == to.bits:
+        return layout
+    row_major = tuple(range(len(at.shape) - 1, -1, -1))
+    if layout.order != row_major:
+        return None
+    if layout == SwizzledShared.plain(row_major):
+        return SwizzledShared.plain(tuple(range(len(to.shape) - 1, -1, -1)))
+    row = at.shape[-1] * at.bits // 8
+    if len(at.shape) != len(to.shape) or row != to.shape[-1] * to.bits // 8:
+        return None
+    if isinstance(layout, NvmmaShared):
+        # Rows that are wider than the swizzle lie in panels of all rows.
+        same_rows = at.shape[0] == to.shape[0] and at.num == to.num
+        ok = row <= layout.swizzling or same_rows
+        return replace(layout, bits=to.bits) if ok else None
+    if isinstance(layout, SwizzledShared) and layout.vec * at.bits % to.bits == 0:
+        # The phase goes by the row in its buffer: it starts anew in each.
+        phases = layout.per_phase * layout.max_phase
+        if at.shape[:-1] == to.shape[:-1] or at.shape[-2] % phases == to.shape[-2] % phases == 0:
+            return replace(layout, vec=layout.vec * at.bits // to.bits)
+    return None
+
+
+#: Operations whose result is a view of the buffer that their first operand is.
+VIEWS: dict[str, View] = {
+    "tlx.local_view": View(lambda op, source: replace(source, num=0), _unchanged),
+    "tlx.local_trans": View(_permuted, _permuted_back),
+    "tlx.local_slice": View(_sliced, _unchanged),
+    "tlx.subslice": View(_sliced, _unchanged),
+    "tlx.local_reinterpret": View(_reinterpreted, _reinterpreted_back),
+}
+
+SLICES = {"tlx.local_slice", "tlx.subslice"}
+
+
+def _integers(values: tuple[int, ...]) -> Attribute:
+    return DenseArrayBase.from_list(IntegerType(32), values)
+
+
+@local_trans.lowering("cuda", "hip")
+def lower_trans(op: CustomOp, builder: Builder, lowering: Lowering) -> SSAValue:
+    """``ttg.memdesc_trans``."""
+    kind = lowering.analysis.view_type(op.results[0])
+    order = {"order": _integers(op.attributes["dims"])}
+    return builder.value("ttg.memdesc_trans", op.operands, kind, order)
+
+
+def cut_tile(op: CustomOp, memdesc: MemDesc) -> tuple[int, int] | None:
+    """Rows and columns in which the swizzle is whole, where a slice cuts it; else None.
+
+    memdesc: of the slice.
+    """
+    layout = memdesc.layout
+    if not isinstance(layout, NvmmaShared):
+        return None
+    tile = [8, 8]
+    tile[layout.order[0]] = max(layout.swizzling, 16) * 8 // memdesc.bits
+    offset, shape = op.attributes["offset"], op.attributes["shape"]
+    for d in range(2):
+        if shape[d] != memdesc.whole[d] and (offset[d] % tile[d] or shape[d] % tile[d]):
+            return tile[0], tile[1]
+    return None
+
+
+def lower_slice(op: CustomOp, builder: Builder, lowering: Lowering) -> SSAValue:
+    """``ttg.memdesc_subslice``, where the part is whole in the swizzle."""
+    memdesc: MemDesc = lowering.analysis.described(op.results[0])
+    offset, shape = op.attributes["offset"], op.attributes["shape"]
+    if tile := cut_tile(op, memdesc):
+        raise WrongShape(
+            f"{op.name}: {shape} at {offset} cuts the swizzle of {memdesc.whole}, which is whole "
+            f"in {tile[0]} by {tile[1]} elements",
+            where=op.where,
+            hint="make the part's extents and offset multiples of that",
+        )
+    return builder.value(
+        "ttg.memdesc_subslice", op.operands, memdesc.type, {"offsets": _integers(offset)}
+    )
+
+
+local_slice.lowering("cuda", "hip")(lower_slice)
+subslice.lowering("cuda", "hip")(lower_slice)
+
+
+@local_reinterpret.lowering("cuda", "hip")
+def lower_reinterpret(op: CustomOp, builder: Builder, lowering: Lowering) -> SSAValue:
+    """``ttg.memdesc_reinterpret``."""
+    source: MemDesc = lowering.analysis.described(op.operands[0])
+    if source.allocated not in (None, source.shape):
+        raise WrongType(
+            "tlx.local_reinterpret: a slice has no bytes in a row to reinterpret",
+            where=op.where,
+            hint="reinterpret the whole buffer, and slice what comes of it",
+        )
+    kind = lowering.analysis.view_type(op.results[0])
+    return builder.value("ttg.memdesc_reinterpret", op.operands, kind)

@@ -1,0 +1,189 @@
+"""Views of buffers: other shapes, orders and element types of the same memory."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from triton.language import core as tl
+
+from remora.dsl import Call, op
+from remora.dsl.reference import Machine, numpy_dtype
+from remora.errors import WrongDtype, WrongShape, WrongType
+from remora.tlx.buffers import DTYPES, LOWERED_IN, element_dtype, view
+from remora.tlx.types import BufferType, bits
+
+Array = np.ndarray[Any, Any]
+
+
+@op("tlx.local_trans", lowered_in=LOWERED_IN)
+def local_trans(call: Call, input: Any, dims: Any = (1, 0)) -> Any:
+    """A buffer with its dimensions permuted; nothing moves.
+
+    Args:
+        input: one buffer.
+        dims: constant: dimension ``j`` of the view is dimension ``dims[j]`` of the buffer.
+    """
+    buffer = view(call, "input", input)
+    given = tl._unwrap_if_constexpr(dims)
+    if not isinstance(given, (tuple, list, tl.tuple)):
+        call.fail(WrongType, f"dims has to be a tuple, it is {given!r}", hint="dims=(1, 0)")
+    order = tuple(call.constant(f"dims[{i}]", d) for i, d in enumerate(given))
+    if sorted(order) != list(range(len(buffer.shape))):
+        call.fail(
+            WrongShape,
+            f"dims has to be a permutation of the {len(buffer.shape)} dimensions of "
+            f"{buffer.type}, it is {order}",
+            hint="dims=(1, 0) transposes a matrix",
+        )
+    shape = tuple(buffer.shape[d] for d in order)
+    return call.emit([buffer], [replace(buffer.type, shape=shape)], dims=order)
+
+
+@local_trans.reference
+def _trans(machine: Machine, buffer: Array, dims: tuple[int, ...]) -> Array:
+    return buffer.transpose(dims)
+
+
+@op("tlx.local_slice", lowered_in=LOWERED_IN)
+def local_slice(call: Call, buffer: Any, offset: Any, shape: Any) -> Any:
+    """A part of a buffer, without a copy.
+
+    Args:
+        buffer: one buffer.
+        offset: constant: where the part begins, in each dimension; a multiple of its extent.
+        shape: constant: its extents, powers of two.
+    """
+    return _slice(call, view(call, "buffer", buffer), offset, call.shape("shape", shape))
+
+
+@op("tlx.subslice", lowered_in=LOWERED_IN)
+def subslice(call: Call, local_allocated_buffer: Any, offset: Any, size: Any) -> Any:
+    """Part of a buffer along its last dimension.
+
+    Args:
+        local_allocated_buffer: one buffer.
+        offset, size: constant: where the part begins, and its extent.
+    """
+    buffer = view(call, "local_allocated_buffer", local_allocated_buffer)
+    kept = buffer.shape[:-1]
+    start = (*(0 for _ in kept), call.constant("offset", offset))
+    return _slice(call, buffer, start, (*kept, call.constant("size", size)))
+
+
+def _slice(call: Call, buffer: Any, offset: Any, shape: tuple[int, ...]) -> Any:
+    given = tl._unwrap_if_constexpr(offset)
+    if not isinstance(given, (tuple, list, tl.tuple)):
+        call.fail(WrongType, f"offset has to be a tuple, it is {given!r}", hint="offset=(0, 64)")
+    start = tuple(call.constant(f"offset[{i}]", o) for i, o in enumerate(given))
+    if not len(start) == len(shape) == len(buffer.shape):
+        call.fail(
+            WrongShape,
+            f"offset {start} and shape {shape} have to have the {len(buffer.shape)} dimensions "
+            f"of {buffer.type}",
+            hint="give each dimension an offset and an extent",
+        )
+    for o, s, extent in zip(start, shape, buffer.shape, strict=True):
+        if s <= 0 or s & (s - 1) or o < 0 or o % s or o + s > extent:
+            call.fail(
+                WrongShape,
+                f"offset {start} and shape {shape} are no part of {buffer.type}",
+                hint="extents are powers of two, an offset is a multiple of its extent, and the "
+                "part ends within the buffer",
+            )
+    return local_slice_emit(call, buffer, start, shape)
+
+
+def local_slice_emit(
+    call: Call, buffer: Any, offset: tuple[int, ...], shape: tuple[int, ...]
+) -> Any:
+    """Emit a slice that has been checked."""
+    kind = replace(buffer.type, shape=shape)
+    return call.emit([buffer], [kind], offset=offset, shape=shape)
+
+
+def _sliced(
+    machine: Machine, buffer: Array, offset: tuple[int, ...], shape: tuple[int, ...]
+) -> Array:
+    part: Array = buffer[tuple(slice(o, o + s) for o, s in zip(offset, shape, strict=True))]
+    return part
+
+
+local_slice.reference(_sliced)
+subslice.reference(_sliced)
+
+
+@op("tlx.local_reinterpret", lowered_in=LOWERED_IN)
+def local_reinterpret(
+    call: Call, src: Any, dtype: Any, shape: Any = None, layout: Any = None, pin: Any = True
+) -> Any:
+    """The same bytes, read as another element type and shape.
+
+    Args:
+        src: a buffer that is not a slice, or an allocation.
+        dtype: the element type.
+        shape: constant; None: as it is. Of an allocation: the shape of one buffer over all of
+            its memory.
+        layout: None: the bytes are in the order of the source's rows. A shared layout: of the
+            view; where the author names one the order of the bytes is that layout's.
+        pin: no effect: a layout that is named is kept.
+
+    The view takes the first bytes of the source, at most all of them.
+    """
+    buffer = call.handle("src", src, BufferType)
+    kind: Any = buffer.type
+    element = element_dtype(call, dtype)
+    num = kind.num
+    extents = kind.shape
+    if tl._unwrap_if_constexpr(shape) is not None:
+        extents, num = call.shape("shape", shape), 0
+    elif num > 1 and bits(element) != bits(kind.dtype):
+        call.fail(
+            WrongDtype,
+            f"{kind} is not of {element}, which has another width",
+            hint="take one of them with tlx.local_view(buffers, i), or say the shape",
+        )
+    if any(extent & (extent - 1) for extent in extents):
+        call.fail(
+            WrongShape,
+            f"the extents of a buffer have to be powers of two, not {extents}",
+            hint="reinterpret a part: tlx.local_slice takes one",
+        )
+    call.constant("pin", pin, bool)
+    there = math.prod(kind.shape) * max(kind.num, 1) * bits(kind.dtype) // 8
+    wanted = math.prod(extents) * max(num, 1) * bits(element) // 8
+    if wanted > there:
+        call.fail(
+            WrongShape,
+            f"{extents} of {element} are {wanted} bytes, {kind} has {there}",
+            hint="a view is at most as large as what it views",
+        )
+    from remora.tlx.layouts import shared_text
+
+    return call.emit(
+        [buffer], [replace(kind, shape=extents, dtype=element, num=num)],
+        shape=extents, dtype=str(element), num=num,
+        layout=shared_text(call, layout, extents, element),
+    )  # fmt: skip
+
+
+@local_reinterpret.reference
+def _reinterpret(
+    machine: Machine, source: Any, shape: tuple[int, ...], dtype: str, num: int, layout: Any
+) -> Any:
+    from remora.tlx.buffers import Buffers
+
+    kind = numpy_dtype(DTYPES[dtype])
+    data = source.data if isinstance(source, Buffers) else source
+    if not data.flags.c_contiguous:
+        machine.call.fail(
+            WrongType,
+            "a slice, or a transposed buffer, has no bytes in a row to reinterpret",
+            hint="reinterpret the whole buffer, and slice or transpose what comes of it",
+        )
+    full = (num, *shape) if num else shape
+    flat = data.reshape(-1).view(np.uint8)[: math.prod(full) * kind.itemsize]
+    viewed = flat.view(kind).reshape(full)
+    return Buffers.over(viewed) if num else viewed

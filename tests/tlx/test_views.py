@@ -1,0 +1,177 @@
+"""Views of buffers: what the machine reads through them, and what the layouts behind them are."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+import triton
+import triton.language as tl
+from tlx.building import build, instructions
+
+import remora.tlx as tlx
+
+
+@triton.jit
+def transposed_product(
+    p, q, r, M: tl.constexpr, N: tl.constexpr, K: tl.constexpr, COPIED: tl.constexpr,
+    WHICH: tl.constexpr, TWICE: tl.constexpr = False,
+):  # fmt: skip
+    """A @ B, of which the buffer of ``WHICH`` holds the transposed matrix."""
+    TA: tl.constexpr = WHICH == "A"
+    a = tlx.local_alloc((K, M) if TA else (M, K), tlx.dtype_of(p), 2)
+    b = tlx.local_alloc((K, N) if WHICH == "" else (N, K), tlx.dtype_of(q), 2)
+    m, n, k = tl.arange(0, M), tl.arange(0, N), tl.arange(0, K)
+    a_at = p + (k[:, None] * M + m[None, :] if TA else m[:, None] * K + k[None, :])
+    b_at = q + (n[:, None] * K + k[None, :])
+    av, bv = a[1], b[1]
+    if COPIED:
+        tlx.async_load(a_at, av)
+        tlx.async_load(b_at, bv)
+        tlx.async_load_commit_group()
+        tlx.async_load_wait_group(0)
+    else:
+        tlx.local_store(av, tl.load(a_at))
+        tlx.local_store(bv, tl.load(b_at))
+    if TA:
+        av = tlx.local_trans(av)
+    if TWICE:
+        bv = tlx.local_trans(tlx.local_trans(bv, (1, 0)), dims=[1, 0])
+    bv = tlx.local_trans(bv)
+    acc = tlx.async_dot_wait(0, tlx.async_dot(av, bv))
+    tl.store(r + m[:, None] * N + n[None, :], acc)
+
+
+@pytest.mark.parametrize("copied", [True, False])
+@pytest.mark.parametrize(("dtype", "which"), [
+    ("fp16", "B"), ("fp16", "A"), ("bf16", "B"), ("fp32", "B"), ("fp8e5", "B"), ("fp8e4nv", "B"),
+])  # fmt: skip
+def test_a_product_reads_transposed_buffers_where_they_are(
+    dtype: str, which: str, copied: bool
+) -> None:
+    compiled = build(
+        transposed_product, "cuda:90", p=f"*{dtype}", q=f"*{dtype}", r="*fp32", M=64, N=128, K=64,
+        COPIED=copied, WHICH=which,
+    )  # fmt: skip
+    text = compiled.asm["ttgir"]
+    assert "ttg.memdesc_trans" in text
+    assert "ttg.local_load" not in text
+    # Both buffers as global memory fills them, rows contiguous; the views are not.
+    allocated = re.findall(r"ttg.local_alloc .*memdesc<2x.*?, (#\w+),", text)
+    for name in allocated:
+        assert re.search(rf"{name} = #ttg.nvmma_shared<.*transposed = false", text)
+    assert ("cp.async.c" in compiled.asm["ptx"].replace("cp.async.commit", "")) == copied
+    assert "wgmma.mma_async" in compiled.asm["ptx"]
+
+
+@triton.jit
+def views(p, q, r, i, n, WHAT: tl.constexpr, M: tl.constexpr = 64, N: tl.constexpr = 128):
+    buf = tlx.local_alloc((M, N), tlx.dtype_of(p), 3)
+    m, c = tl.arange(0, M)[:, None], tl.arange(0, N)[None, :]
+    v = buf[i]
+    tlx.local_store(v, tl.load(p + m * N + c))
+    h = tl.arange(0, N // 2)
+    if WHAT == "subslice":
+        x = tlx.local_load(tlx.subslice(v, N // 2, N // 2))
+        tl.store(r + m * N + h[None, :], x)
+    if WHAT == "slice of rows":
+        x = tlx.local_load(tlx.local_slice(v, [M // 2, 0], [M // 2, N]))
+        tl.store(r + tl.arange(0, M // 2)[:, None] * N + c, x)
+    if WHAT == "slice of a slice":
+        w = tlx.local_slice(buffer=v, offset=(M // 2, 0), shape=(M // 2, N // 2))
+        x = tlx.local_load(tlx.local_slice(w, (0, N // 4), (M // 2, N // 4)))
+        tl.store(r + tl.arange(0, M // 2)[:, None] * N + tl.arange(0, N // 4)[None, :], x)
+    if WHAT == "store into a slice":
+        x = tl.load(q + m * N + h[None, :])
+        tlx.local_store(tlx.local_trans(tlx.subslice(v, 0, N // 2)), tl.trans(x))
+        tl.store(r + m * N + c, tlx.local_load(v))
+    if WHAT == "bits":
+        x = tlx.local_load(tlx.local_reinterpret(v, tl.int16))
+        tl.store(q + m * N + c, x)
+    if WHAT == "bytes":
+        x = tlx.local_load(tlx.local_reinterpret(v, tl.int8, (M, 2 * N)))
+        tl.store(q + m * 2 * N + tl.arange(0, 2 * N)[None, :], x)
+    if WHAT == "one row":
+        x = tlx.local_load(tlx.local_reinterpret(v, tl.float32, (M * N // 2,)))
+        tl.store(q + tl.arange(0, M * N // 2), x)
+    if WHAT == "carried":
+        w = tlx.local_trans(v)
+        for j in range(n):
+            tl.store(r + j + c.trans() * M + m.trans(), tlx.local_load(w))
+            w = tlx.local_trans(buf[j % 3])
+    if WHAT == "branch":
+        if n > 3:
+            w = tlx.subslice(v, 0, N // 2)
+        else:
+            w = tlx.subslice(buf[0], N // 2, N // 2)
+        tl.store(r + m * N + h[None, :], tlx.local_load(w))
+    if WHAT == "select":
+        w = tlx.local_trans(v)
+        if n > 3:
+            w = tlx.local_trans(buf[0])
+        tl.store(r + c.trans() * M + m.trans(), tlx.local_load(w))
+
+
+VIEWS = {
+    "subslice": ["memdesc_subslice"],
+    "slice of rows": ["memdesc_subslice"],
+    "slice of a slice": ["memdesc_subslice"],
+    "store into a slice": ["memdesc_subslice", "memdesc_trans"],
+    "bits": ["memdesc_reinterpret"],
+    "bytes": ["memdesc_reinterpret"],
+    "one row": ["memdesc_reinterpret"],
+    "carried": ["memdesc_trans"],
+    "branch": ["memdesc_subslice"],
+    "select": ["memdesc_trans"],
+}
+RESULTS = {"bits": "*i16", "bytes": "*i8", "one row": "*fp32"}
+
+
+@pytest.mark.parametrize("target", ["cuda:90", "hip:gfx942"])
+@pytest.mark.parametrize("what", VIEWS)
+def test_views_of_every_kind(what: str, target: str) -> None:
+    compiled = build(
+        views, target, p="*fp16", q=RESULTS.get(what, "*fp16"), r="*fp16", i="i32", n="i32",
+        WHAT=what,
+    )  # fmt: skip
+    for name in VIEWS[what]:
+        assert f"ttg.{name}" in compiled.asm["ttgir"]
+    assert compiled.metadata.shared == 3 * 64 * 128 * 2
+
+
+@triton.jit
+def sliced_operands(p, q, r, M: tl.constexpr, N: tl.constexpr, K: tl.constexpr, WHAT: tl.constexpr):
+    """Products over parts of buffers: the matrix unit takes them from where they are."""
+    a = tlx.local_alloc((M, K), tlx.dtype_of(p), 1)
+    b = tlx.local_alloc((K, N), tlx.dtype_of(q), 1)
+    m, n, k = tl.arange(0, M), tl.arange(0, N), tl.arange(0, K)
+    tlx.local_store(a[0], tl.load(p + m[:, None] * K + k[None, :]))
+    tlx.local_store(b[0], tl.load(q + k[:, None] * N + n[None, :]))
+    acc = tl.zeros((64 if WHAT == "rows" else M, N), tl.float32)
+    if WHAT == "rows":
+        acc = tlx.async_dot(tlx.local_slice(a[0], (64, 0), (64, K)), b[0], acc)
+        m = tl.arange(0, 64)
+    if WHAT == "K":
+        for i in tl.static_range(0, K, K // 2):
+            x = tlx.subslice(a[0], i, K // 2)
+            y = tlx.local_slice(b[0], (i, 0), (K // 2, N))
+            acc = tlx.async_dot(x, y, acc)
+    acc = tlx.async_dot_wait(0, acc)
+    tl.store(r + m[:, None] * N + n[None, :], acc)
+
+
+@pytest.mark.parametrize(("what", "k", "products", "swizzle"), [
+    ("rows", 64, 4, "128"), ("K", 128, 16, "128"), ("K", 64, 8, "64"), ("K", 32, 4, "32"),
+])  # fmt: skip
+def test_products_of_slices(what: str, k: int, products: int, swizzle: str) -> None:
+    compiled = build(
+        sliced_operands, "cuda:90", p="*fp16", q="*fp16", r="*fp32", M=128, N=64, K=k, WHAT=what
+    )
+    found = instructions(compiled.asm["ptx"], r"wgmma\.mma_async\S+")
+    assert len(found) == products
+    text = compiled.asm["ttgir"]
+    assert "ttg.local_load" not in text
+    # A slice is whole in the swizzle: A's rows are as wide as the slices let them be.
+    name = re.search(rf"local_alloc .*memdesc<1x128x{k}xf16, (#\w+)", text)
+    assert name
+    assert f"{name.group(1)} = #ttg.nvmma_shared<{{swizzlingByteWidth = {swizzle}" in text
