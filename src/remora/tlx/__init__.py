@@ -20,6 +20,12 @@ from remora.tlx.barriers import (
     named_barrier_wait,
 )
 from remora.tlx.buffers import dtype_of, local_alloc, local_load, local_store, local_view
+from remora.tlx.clusters import (
+    cluster_barrier,
+    cluster_cta_rank,
+    cluster_size_1d,
+    remote_shmem_store,
+)
 from remora.tlx.copies import async_load, async_load_commit_group, async_load_wait_group
 from remora.tlx.descriptors import (
     async_descriptor_load,
@@ -38,6 +44,7 @@ from remora.tlx.storage import (
     storage_alias_spec,
     storage_alias_spec_value,
 )
+from remora.tlx.launch import Config, in_clusters, jit
 from remora.tlx.tasks import async_task, async_task_replica_id, async_tasks
 from remora.tlx.types import async_token, buffered_tensor, mbarrier, storage_kind
 from remora.tlx.views import local_reinterpret, local_slice, local_trans, subslice
@@ -64,8 +71,11 @@ __all__ = [
     "barrier_expect_bytes",
     "barrier_wait",
     "buffered_tensor",
-    "clusters",
+    "cluster_barrier",
+    "cluster_cta_rank",
+    "cluster_size_1d",
     "dtype_of",
+    "in_clusters",
     "fence",
     "fence_async_shared",
     "install_aliases",
@@ -82,6 +92,7 @@ __all__ = [
     "named_barrier_wait",
     "plugin",
     "prefetch",
+    "remote_shmem_store",
     "remove_aliases",
     "reuse_group",
     "reuse_group_type",

@@ -605,7 +605,10 @@ class TlxAnalysis:
                     use.operation.operands[use.index] = new
 
     def finish(self) -> None:
-        """Convert layouts where products meet the rest of the program."""
+        """Convert layouts where products meet the rest of the program; let clusters meet."""
+        from remora.tlx.lower.clusters import finish
+
+        finish(self.lowering)
         for value, before in self._before.items():
             self._convert_sources(value)
             self._convert_uses(value, before)
