@@ -76,6 +76,8 @@ descriptors = (
     Pipeline("tlx-descriptors")
     .insert(fit, after="ttgir/optimize_descriptor_encoding")
     .when(target="cuda")
+)
+
 
 def _is_marked(text: str) -> bool:
     """Whether a kernel needs ``_synchronise``."""
@@ -102,6 +104,5 @@ plugin = Plugin(
     version="0.1.0",
     passes=(PassRef(LOWER_OPERATIONS), outline, specialize, fit),
     ops=tuple(f"remora.tlx:{name}" for name in OPERATIONS),
-    pipelines=(pipeline, descriptors),
-    pipelines=(pipeline, clusters),
+    pipelines=(pipeline, descriptors, clusters),
 )

@@ -35,7 +35,7 @@ from remora.tlx.descriptors import (
     prefetch,
 )
 from remora.tlx.dots import async_dot, async_dot_wait
-from remora.tlx.launch import Config, clusters, jit
+from remora.tlx.launch import Config, in_clusters, jit
 from remora.tlx.storage import (
     StorageType,
     reuse_group,
@@ -44,7 +44,6 @@ from remora.tlx.storage import (
     storage_alias_spec,
     storage_alias_spec_value,
 )
-from remora.tlx.launch import Config, in_clusters, jit
 from remora.tlx.tasks import async_task, async_task_replica_id, async_tasks
 from remora.tlx.types import async_token, buffered_tensor, mbarrier, storage_kind
 from remora.tlx.views import local_reinterpret, local_slice, local_trans, subslice
@@ -75,9 +74,9 @@ __all__ = [
     "cluster_cta_rank",
     "cluster_size_1d",
     "dtype_of",
-    "in_clusters",
     "fence",
     "fence_async_shared",
+    "in_clusters",
     "install_aliases",
     "jit",
     "local_alloc",
