@@ -168,6 +168,18 @@ class UnsupportedByTarget(LanguageError):
     """The target lacks the operation."""
 
 
+class MissingWord(LanguageError, AttributeError):
+    """A word that the language does not have here."""
+
+
+class MissingImport(LanguageError, ImportError):
+    """A name is imported that the language does not have here."""
+
+
+class ShadowedPackage(PluginError):
+    """An alias would hide a package that is installed."""
+
+
 class NeedsCompiler(LanguageError):
     """A word of the language was called outside a kernel."""
 
@@ -188,6 +200,14 @@ class OutOfSharedMemory(LanguageError):
     """The buffers of a kernel do not fit in the target's shared memory."""
 
 
+class TasksDoNotFit(LanguageError):
+    """Tasks together want more warps or registers than the machine has."""
+
+
+class CannotCapture(LanguageError):
+    """A task uses a value of the code around it that cannot be handed over."""
+
+
 class StorageTooSmall(LanguageError):
     """The allocations that share memory take more than the author gave it."""
 
@@ -198,6 +218,10 @@ class BufferIndexError(LanguageError):
 
 class ReferenceRace(LanguageError):
     """Under the reference meaning a kernel read what no wait had made ready."""
+
+
+class WaitNeverEnds(LanguageError):
+    """Under the reference meaning a kernel waits for what nothing before it brings about."""
 
 
 # --- kernels ----------------------------------------------------------------------------------

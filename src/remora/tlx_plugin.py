@@ -6,8 +6,10 @@ finding out that it exists does not.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from remora.dsl.pipeline import LOWER_OPERATIONS, TRIGGER, lowering_pipeline
-from remora.pipeline import PassRef
+from remora.pipeline import PassRef, Pipeline
 from remora.plugins import Plugin
 
 OPERATIONS = (
@@ -20,6 +22,14 @@ OPERATIONS = (
     "async_load_wait_group",
     "async_dot",
     "async_dot_wait",
+    "async_tasks",
+    "async_task",
+    "async_task_replica_id",
+    "cluster_barrier",
+    "cluster_cta_rank",
+    "cluster_size_1d",
+    "dtype_of",
+    "remote_shmem_store",
     "local_trans",
     "local_slice",
     "subslice",
@@ -34,16 +44,72 @@ OPERATIONS = (
     "assert_same_layout",
     "zeros",
     "dtype_of",
+    "alloc_barriers",
+    "alloc_warp_barrier",
+    "barrier_expect_bytes",
+    "barrier_wait",
+    "barrier_arrive",
+    "named_barrier_wait",
+    "named_barrier_arrive",
+    "fence",
+    "fence_async_shared",
+    "async_descriptor_load",
+    "async_descriptor_store",
+    "async_descriptor_store_wait",
+    "async_descriptor_prefetch_tensor",
+    "prefetch",
 )
 
-pipeline = lowering_pipeline("tlx", "remora.tlx").check(
-    "llir", "remora.tlx.limits:check_shared_memory", trigger=TRIGGER
+outline = PassRef(
+    "remora.tlx.lower.outline:OutlineTasks", trigger="remora:tlx.async_tasks", also=("remora.tlx",)
+)
+specialize = PassRef("remora.tlx.lower.specialize:SpecializeWarps", trigger="tlx.task")
+
+pipeline = (
+    lowering_pipeline("tlx", "remora.tlx")
+    .insert(outline, at="ttir/start")
+    .insert(specialize, after="ttgir/convert_to_ttgpuir")
+    .check("llir", "remora.tlx.limits:check_shared_memory", trigger=TRIGGER)
+)
+
+# Where stock Triton has given all descriptors their layouts.
+fit = PassRef(
+    "remora.tlx.lower.boxes:FitDescriptors",
+    trigger="unrealized_conversion_cast",
+    also=("remora.tlx",),
+)
+
+descriptors = (
+    Pipeline("tlx-descriptors")
+    .insert(fit, after="ttgir/optimize_descriptor_encoding")
+    .when(target="cuda")
+)
+
+
+def _is_marked(text: str) -> bool:
+    """Whether a kernel needs ``_synchronise``."""
+    from remora.tlx.lower.assembled import is_marked
+
+    return is_marked(text)
+
+
+def _synchronise(text: str, compile_: Callable[[str], str]) -> str:
+    """Clusters: see ``remora.tlx.lower.assembled``."""
+    from remora.tlx.lower.assembled import synchronise
+
+    return synchronise(text, compile_)
+
+
+clusters = (
+    Pipeline("tlx clusters")
+    .override("ptx", _synchronise)
+    .when(target=("cuda:90", "cuda:100", "cuda:103"), module=_is_marked)
 )
 
 plugin = Plugin(
     name="tlx",
     version="0.1.0",
-    passes=(PassRef(LOWER_OPERATIONS),),
+    passes=(PassRef(LOWER_OPERATIONS), outline, specialize, fit),
     ops=tuple(f"remora.tlx:{name}" for name in OPERATIONS),
-    pipelines=(pipeline,),
+    pipelines=(pipeline, descriptors, clusters),
 )

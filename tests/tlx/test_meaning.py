@@ -1,4 +1,4 @@
-"""Runs ``meaning.py`` in a process of its own, in which kernels have the reference meaning."""
+"""Runs ``meaning*.py`` in processes of their own, in which kernels have the reference meaning."""
 
 from __future__ import annotations
 
@@ -7,11 +7,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 
-def test_the_reference_meaning() -> None:
+
+@pytest.mark.parametrize("file", ["meaning.py", "meaning_tma.py"])
+def test_the_reference_meaning(file: str) -> None:
     here = Path(__file__).parent
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", here / "meaning.py"],
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", here / file],
         cwd=here.parent.parent, env={**os.environ, "TRITON_INTERPRET": "1"},
         capture_output=True, text=True, check=False,
     )  # fmt: skip

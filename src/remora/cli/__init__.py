@@ -19,6 +19,7 @@ _COMMANDS = {
     "pipeline": "remora.cli.pipeline:pipeline",
     "opt": "remora.cli.opt:opt",
     "compile": "remora.cli.compile:compile_kernel",
+    "run": "remora.cli.run:run",
 }
 
 
@@ -48,7 +49,9 @@ def application() -> typer.Typer:
     )
     for name, target in _COMMANDS.items():
         module, _, function = target.partition(":")
-        app.command(name)(getattr(importlib.import_module(module), function))
+        command = getattr(importlib.import_module(module), function)
+        settings = getattr(command, "context_settings", None)
+        app.command(name, context_settings=settings)(command)
     return app
 
 

@@ -296,6 +296,8 @@ def carried_by(op: Operation, index: int) -> Iterable[SSAValue]:
         yield op.results[0]
     elif name in ("cf.br", "cf.cond_br"):
         yield from _branched(op, index)
+    elif name == "ttg.warp_specialize.partitions":
+        yield from (region.blocks[0].args[index] for region in op.regions)
 
 
 def branches_to(argument: BlockArgument) -> Iterable[tuple[Operation, int]]:

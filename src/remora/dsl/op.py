@@ -76,7 +76,15 @@ class Call:
 
     @property
     def num_warps(self) -> int:
-        """Warps of the program; 4 under the reference meaning."""
+        """Warps that run the use: the program's, or those of the region that it is in.
+
+        4 under the reference meaning.
+        """
+        from remora.dsl.regions import open_regions
+
+        for region in reversed(open_regions(self)):
+            if region.attributes.get("num_warps"):
+                return int(region.attributes["num_warps"])
         return 4 if self.interpreted else int(self.semantic.builder.options.num_warps)
 
     @property
@@ -238,16 +246,7 @@ class Call:
             from remora.dsl.reference import run_reference
 
             return run_reference(self, operands, results, attributes)
-        from remora.dsl.pipeline import is_lowered
-
-        if not is_lowered(self.op.__module__):
-            raise PluginError(
-                f"{self.op.name}: no pipeline in force lowers it",
-                where=self.where,
-                hint="activate() its plugin, or compile within remora.use("
-                f'remora.lowering_pipeline("{self.op.name.partition(".")[0]}", '
-                f'"{self.op.__module__}"))',
-            )
+        require_lowering(self)
         handles: list[Any] = []
         for operand in operands:
             operand._flatten_ir(handles)
@@ -265,6 +264,20 @@ class Call:
         if not unflattened:
             return None
         return unflattened[0] if len(unflattened) == 1 else tuple(unflattened)
+
+
+def require_lowering(call: Call) -> None:
+    """Refuse a use that no pipeline in force lowers."""
+    from remora.dsl.pipeline import is_lowered
+
+    op = call.op
+    if not is_lowered(op.__module__):
+        raise PluginError(
+            f"{op.name}: no pipeline in force lowers it",
+            where=call.where,
+            hint="activate() its plugin, or compile within remora.use("
+            f'remora.lowering_pipeline("{op.name.partition(".")[0]}", "{op.__module__}"))',
+        )
 
 
 def describe(value: Any) -> str:
@@ -297,7 +310,7 @@ def _kernel_frame() -> Any:
 class Op:
     """A word of the language. Made by ``@remora.op``; called in kernels."""
 
-    def __init__(self, name: str, signature: Callable[..., Any], lowered_in: str) -> None:
+    def __init__(self, name: str, signature: Callable[..., Any], lowered_in: str = "") -> None:
         self.name = name
         self.lowered_in = lowered_in
         self._signature = signature
@@ -408,28 +421,32 @@ def op(name: str, *, lowered_in: str = "") -> Callable[[Callable[..., Any]], Op]
         PluginError: the name is not ``plugin.word``, or is another operation's.
     """
 
+    check_name(name)
+    return lambda signature: register(name, signature, lambda n, s: Op(n, s, lowered_in))
+
+
+def check_name(name: Any) -> None:
+    """Refuse what is not ``plugin.word``."""
     if not isinstance(name, str):
         raise PluginError(
             "remora.op takes the operation's name", hint='write @remora.op("plugin.word")'
         )
+    plugin, dot, word = name.partition(".")
+    if not (plugin.isidentifier() and dot and word.isidentifier()):
+        raise PluginError(f"{name!r} is not a name for an operation", hint='write "plugin.word"')
 
-    def declare(signature: Callable[..., Any]) -> Op:
-        plugin, dot, word = name.partition(".")
-        if not (plugin.isidentifier() and dot and word.isidentifier()):
-            raise PluginError(
-                f"{name!r} is not a name for an operation", hint='write "plugin.word"'
-            )
-        known = _registry.get(name)
-        if known is not None and not known.is_declared_by(signature):
-            raise PluginError(
-                f"the operation {name} exists already",
-                where=f"{known.__module__}.{known.__qualname__}",
-                hint="give this one another name, with the name of your plugin before the dot",
-            )
-        _registry[name] = Op(name, signature, lowered_in)
-        return _registry[name]
 
-    return declare
+def register(name: str, signature: Callable[..., Any], make: Callable[..., Op]) -> Op:
+    """Enter the operation that ``make(name, signature)`` gives under its name."""
+    known = _registry.get(name)
+    if known is not None and not known.is_declared_by(signature):
+        raise PluginError(
+            f"the operation {name} exists already",
+            where=f"{known.__module__}.{known.__qualname__}",
+            hint="give this one another name, with the name of your plugin before the dot",
+        )
+    _registry[name] = make(name, signature)
+    return _registry[name]
 
 
 def find_op(name: str, declared_in: str = "") -> Op | None:

@@ -2,6 +2,7 @@
 
 from remora.host.bridge import (
     captured_stderr,
+    convert_to_ttgir,
     generic_text,
     has_use_order,
     parse_file,
@@ -17,6 +18,7 @@ __all__ = [
     "Features",
     "StageClient",
     "captured_stderr",
+    "convert_to_ttgir",
     "features",
     "generic_text",
     "has_use_order",

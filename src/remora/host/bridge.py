@@ -182,6 +182,29 @@ def parse_text(text: str, context: Any) -> Any:
         return parse_file(path, context)
 
 
+def convert_to_ttgir(text: str, target: str, warps: int, lanes: int, ctas: int) -> str:
+    """TTIR after the stock conversion to TTGIR, in the generic form, in a context of its own.
+
+    Args:
+        target: ``"cuda:90"``. warps: of a program. lanes: of a warp. ctas: of a program.
+
+    Raises:
+        IRParseError: MLIR refuses the text, or the conversion.
+    """
+    from triton._C.libtriton import ir, passes
+
+    context = ir.context()
+    ir.load_dialects(context)
+    module = parse_text(text, context)
+    manager = ir.pass_manager(context)
+    passes.ttir.add_convert_to_ttgpuir(manager, target, warps, lanes, ctas)
+    try:
+        manager.run(module, "convert_to_ttgpuir")
+    except RuntimeError as error:
+        raise IRParseError(f"the stock conversion to TTGIR failed: {error}") from error
+    return generic_text(module)
+
+
 def parse_file(path: str, context: Any) -> Any:
     """As ``parse_text``, from a file: it is the place of what has no location of its own."""
     from triton._C.libtriton import ir

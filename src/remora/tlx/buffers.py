@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ from remora.errors import (
 )
 from remora.tlx.layouts import register_text, shared_text
 from remora.tlx.storage import LOWERED_IN, Placement, Storage, StorageType
-from remora.tlx.types import BufferType, TokenType, storage_kind
+from remora.tlx.types import BarrierType, BufferType, TokenType, storage_kind
 
 DTYPES = {
     str(t): t
@@ -199,19 +200,19 @@ def _alloc(
 
 @op("tlx.local_view", lowered_in=LOWERED_IN)
 def local_view(call: Call, buffers: Any, i: Any) -> Any:
-    """One buffer of an allocation.
+    """One buffer, or one barrier, of an allocation; ``buffers[i]`` is the same.
 
     Args:
-        buffers: what ``local_alloc`` gave.
+        buffers: what ``local_alloc`` or ``alloc_barriers`` gave.
         i: an integer, at compile time or run time, at least 0 and under ``num``.
     """
-    allocation = call.handle("buffers", buffers, BufferType)
-    kind = allocation.type
+    allocation = call.handle("buffers", buffers, BufferType, BarrierType)
+    kind: Any = allocation.type
     if not kind.num:
         call.fail(
             WrongType,
             f"buffers has to be an allocation, it is {kind}",
-            hint="give what tlx.local_alloc returned",
+            hint=f"give the allocation: {kind.source}",
         )
     i = tl._unwrap_if_constexpr(i)
     if isinstance(i, int) and not 0 <= i < kind.num:
@@ -221,11 +222,11 @@ def local_view(call: Call, buffers: Any, i: Any) -> Any:
             hint=f"the indices are 0 to {kind.num - 1}",
         )
     index = call.integer("the buffer's index", i)
-    return call.emit([allocation, index], [BufferType(kind.shape, kind.dtype, 0)])
+    return call.emit([allocation, index], [replace(kind, num=0)])
 
 
 @local_view.reference
-def _view(machine: Machine, buffers: Buffers, index: Any) -> np.ndarray[Any, Any]:
+def _view(machine: Machine, buffers: Any, index: Any) -> Any:
     if not 0 <= int(index) < len(buffers):
         machine.call.fail(
             BufferIndexError,
@@ -294,15 +295,17 @@ def _load(machine: Machine, buffer: Any) -> np.ndarray[Any, Any]:
 
 @op("tlx.dtype_of")
 def dtype_of(call: Call, value: Any) -> Any:
-    """The element type of a pointer, a tensor (of pointers) or a buffer."""
+    """The element type of a pointer, a tensor (of pointers), a descriptor or a buffer."""
     value = tl._unwrap_if_constexpr(value)
+    if isinstance(value, tl.tensor_descriptor_base):
+        return value.dtype
     if isinstance(value, Handle) and isinstance(value.type, BufferType):
         return value.type.dtype
     if not isinstance(value, tl.tensor):
         call.fail(
             WrongType,
             f"{value!r} has no element type",
-            hint="give a pointer, a tensor or a buffer",
+            hint="give a pointer, a tensor, a descriptor or a buffer",
         )
     scalar = value.type.scalar
     return scalar.element_ty if scalar.is_ptr() else scalar

@@ -24,8 +24,6 @@ class Allocation(Handle):
     type: Any
 
     def __getitem__(self, i: Any, _semantic: Any = None, _generator: Any = None) -> Any:
-        if not self.type.num:
-            return super().__getitem__(i)
         from remora.tlx.buffers import local_view
 
         return local_view(self, i, _semantic=_semantic, _generator=_generator)
@@ -35,6 +33,11 @@ class buffered_tensor(Allocation):
     """Buffers in shared memory: an allocation, or one of its buffers."""
 
     type: BufferType
+
+    def __getitem__(self, i: Any, _semantic: Any = None, _generator: Any = None) -> Any:
+        if not self.type.num:
+            return Handle.__getitem__(self, i)
+        return super().__getitem__(i, _semantic, _generator)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -82,6 +85,37 @@ class BufferType(HandleType):
     def mangle(self) -> str:
         """See ``HandleType``."""
         return f"B{self.num}_{'x'.join(map(str, self.shape))}_{self.dtype}"
+
+
+class mbarrier(Allocation):
+    """Barriers in shared memory: an allocation, or one of its barriers."""
+
+    type: BarrierType
+
+
+@dataclass(frozen=True)
+class BarrierType(HandleType):
+    """Barriers (mbarrier objects) that count arrivals and bytes, phase by phase.
+
+    num: how many barriers an allocation has; 0 for one of them (a view).
+    arrive_count: arrivals that complete a phase.
+    is_warp_barrier: every thread of a task arrives for itself; else a task arrives as one.
+    """
+
+    num: int
+    arrive_count: int
+    is_warp_barrier: bool = False
+    noun: ClassVar[str] = "a barrier"
+    source: ClassVar[str] = "tlx.alloc_barriers gives barriers, tlx.local_view one of them"
+    value_class: ClassVar[type[Handle]] = mbarrier
+
+    def __str__(self) -> str:
+        kind = "warp barrier" if self.is_warp_barrier else "barrier"
+        return f"an allocation of {self.num} {kind}s" if self.num else f"a {kind}"
+
+    def mangle(self) -> str:
+        """See ``HandleType``."""
+        return f"Bar{self.num}_{self.arrive_count}{'w' * self.is_warp_barrier}"
 
 
 class async_token(Handle):

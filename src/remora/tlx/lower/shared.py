@@ -8,12 +8,13 @@ from xdsl.dialects.builtin import DenseArrayBase, IntegerType
 from xdsl.ir import Attribute, Operation, SSAValue
 
 from remora.dsl.lowering import CustomOp, Lowering
-from remora.errors import ConflictingLayouts
+from remora.errors import ConflictingLayouts, LanguageError
 from remora.ir.build import Builder, attribute, boolean, erase, inherent, op_name
 from remora.tlx.buffers import local_alloc, local_load, local_store, local_view
 from remora.tlx.layouts import assert_same_layout, require_layout
 from remora.tlx.lower.layouts import shared_layout, with_encoding
 from remora.tlx.storage import Placement, set_buffer_overlap, storage_alias_spec
+from remora.tlx.tasks import async_task_replica_id
 
 
 @local_alloc.lowering("cuda", "hip")
@@ -102,6 +103,16 @@ def lower_assert(op: CustomOp, builder: Builder, lowering: Lowering) -> None:
             where=op.where,
             hint="a buffer's layout follows from its uses, where the author names none",
         )
+
+
+@async_task_replica_id.lowering("cuda")
+def lower_replica_id(op: CustomOp, builder: Builder, lowering: Lowering) -> SSAValue:
+    """Within a task it has been replaced before."""
+    raise LanguageError(
+        "tlx.async_task_replica_id: there are replicas in a task only",
+        where=op.where,
+        hint="use it within `with tlx.async_task(...):`, or in a function that a task alone calls",
+    )
 
 
 def token(builder: Builder) -> SSAValue:

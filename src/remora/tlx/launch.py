@@ -1,0 +1,196 @@
+"""The launch option ``ctas_per_cga``: clusters of CTAs, on stock launchers.
+
+TLX's grid is the number of CTAs in all, and a program is a CTA; neighbours form
+clusters. That is what CUDA does with a kernel whose cluster size is fixed when it
+is compiled (``.reqnctapercluster``, CUDA C++ Programming Guide, thread block
+clusters): it is launched like any other, with its grid in CTAs. So the size is
+written into the PTX, ``num_ctas`` stays 1 for the compiler and for the launcher,
+and nothing of Triton's launch has to know.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import re
+from collections.abc import Callable
+from contextvars import ContextVar
+from typing import Any
+
+import triton
+from triton import knobs
+from triton.runtime import driver
+
+from remora.errors import KernelArgumentError, PipelineError, UnsupportedByTarget
+from remora.pipeline import Pipeline, attach
+
+#: The launch option.
+OPTION = "ctas_per_cga"
+
+# CTAs that every target with clusters has (CUDA C++ Programming Guide: portable).
+_MOST_CTAS = 8
+
+Size = tuple[int, int, int]
+
+#: Under the reference meaning: the size of the clusters of the launch that is running.
+reference_cluster: ContextVar[Size] = ContextVar("remora.tlx.cluster", default=(1, 1, 1))
+
+
+def cluster_size(value: Any) -> Size:
+    """A cluster's extents along the three axes of the grid.
+
+    Raises:
+        KernelArgumentError: they are not three powers of two with a product of at most 8.
+    """
+    try:
+        extents = tuple(int(n) for n in value)
+    except (TypeError, ValueError):
+        extents = ()
+    powers = all(n > 0 and n & (n - 1) == 0 for n in extents)
+    if len(extents) != 3 or not powers or math.prod(extents) > _MOST_CTAS:
+        raise KernelArgumentError(
+            f"{OPTION}={value!r} is not the size of a cluster",
+            hint=f"give three powers of two whose product is at most {_MOST_CTAS}: (2, 1, 1)",
+        )
+    x, y, z = extents
+    return x, y, z
+
+
+@functools.cache
+def in_clusters(size: Size) -> Pipeline:
+    """The pipeline that compiles a kernel for clusters of a size, for ``remora.use``."""
+    size = cluster_size(size)
+    fixed = functools.partial(_with_size, size=size)
+    name = "x".join(map(str, size))
+    return Pipeline(f"clusters of {name} CTAs").override("ptx", fixed)
+
+
+def _with_size(text: str, compile_: Callable[[str], str], size: Size) -> str:
+    """The stage ``ptx`` with the entry's cluster size added."""
+    return set_cluster_size(compile_(text), size)
+
+
+def set_cluster_size(ptx: str, size: Size) -> str:
+    """PTX whose entry is launched in clusters of a size.
+
+    Raises:
+        UnsupportedByTarget: the PTX is for a GPU without clusters.
+    """
+    target = re.search(r"^\.target sm_(\d+)", ptx, re.MULTILINE)
+    if target is None or int(target[1]) < 90:
+        raise UnsupportedByTarget(
+            f"clusters of {math.prod(size)} CTAs: "
+            f"{f'sm_{target[1]}' if target else 'the target'} has no clusters",
+            hint=f"compute capability 9.0 has; leave {OPTION} out",
+        )
+    entry = re.search(r"^\.visible \.entry .*?^\{", ptx, re.MULTILINE | re.DOTALL)
+    if entry is None:
+        raise PipelineError("the PTX has no entry to set a cluster size for")
+    directive = f".explicitcluster\n.reqnctapercluster {', '.join(map(str, size))}\n"
+    return ptx[: entry.end() - 1] + directive + ptx[entry.end() - 1 :]
+
+
+class Config(triton.Config):
+    """``triton.Config`` with ``ctas_per_cga``, which travels to the launch among the kwargs.
+
+    Raises:
+        KernelArgumentError: see ``cluster_size``.
+    """
+
+    def __init__(
+        self, kwargs: dict[str, Any], *args: Any, ctas_per_cga: Any = None, **others: Any
+    ) -> None:
+        if ctas_per_cga is not None:
+            kwargs = {**kwargs, OPTION: cluster_size(ctas_per_cga)}
+        super().__init__(kwargs, *args, **others)
+
+    @property
+    def ctas_per_cga(self) -> Size | None:
+        """The size of the clusters, if one was given."""
+        size: Size | None = self.kwargs.get(OPTION)
+        return size
+
+
+def jit(fn: Any = None, **options: Any) -> Any:
+    """``triton.jit``; the kernel takes the launch option ``ctas_per_cga``."""
+    if fn is None:
+        return lambda function: with_clusters(triton.jit(**options)(function))
+    return with_clusters(triton.jit(fn, **options))
+
+
+def with_clusters(kernel: Any) -> Any:
+    """The same kernel, which takes the launch option ``ctas_per_cga`` from now on."""
+    stock = kernel.run
+    by_size: dict[Any, Callable[..., Any]] = {}
+
+    @functools.wraps(stock)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        value = kwargs.pop(OPTION, None)
+        if value is None:
+            return stock(*args, **kwargs)
+        key = tuple(value) if isinstance(value, list) else value
+        if key not in by_size:
+            by_size[key] = _in_clusters(stock, cluster_size(value))
+        return by_size[key](*args, **kwargs)
+
+    kernel.run = run
+    return kernel
+
+
+class _Entry:
+    """What ``attach`` takes for a kernel."""
+
+    def __init__(self, run: Callable[..., Any]) -> None:
+        self.run = run
+
+    def __getitem__(self, grid: Any) -> None: ...
+
+
+def _in_clusters(stock: Callable[..., Any], size: Size) -> Callable[..., Any]:
+    """A kernel's ``run`` for clusters of a size."""
+    interpreted = knobs.runtime.interpret
+    if size == (1, 1, 1):
+        return stock  # a CTA without a cluster is a cluster of one
+    compiled = stock if interpreted else attach(in_clusters(size))(_Entry(stock)).run
+
+    def run(*args: Any, grid: Any, **kwargs: Any) -> Any:
+        if kwargs.get("num_ctas", 1) != 1:
+            raise KernelArgumentError(
+                f"num_ctas={kwargs['num_ctas']} and {OPTION}={size} are both given",
+                hint=f"{OPTION} makes clusters of programs of one CTA: leave num_ctas out",
+            )
+        if not interpreted:
+            _check_target(size)
+            return compiled(*args, grid=_whole_clusters(grid, size), **kwargs)
+        kwargs.pop("num_ctas", None)
+        token = reference_cluster.set(size)
+        try:
+            return compiled(*args, grid=_whole_clusters(grid, size), **kwargs)
+        finally:
+            reference_cluster.reset(token)
+
+    return run
+
+
+def _check_target(size: Size) -> None:
+    target = driver.active.get_current_target()
+    if target.backend != "cuda" or int(target.arch) < 90:
+        raise UnsupportedByTarget(
+            f"{OPTION}={size}: {target.backend}:{target.arch} has no clusters",
+            hint=f"leave {OPTION} out on this GPU",
+        )
+
+
+def _whole_clusters(grid: Any, size: Size) -> Any:
+    """The grid, checked when it is known: a whole number of clusters along each axis."""
+
+    def checked(extents: Any) -> Any:
+        for axis, (ctas, cluster) in enumerate(zip((*extents, 1, 1), size, strict=False)):
+            if ctas % cluster:
+                raise KernelArgumentError(
+                    f"the grid has {ctas} CTAs along axis {axis}, clusters have {cluster}",
+                    hint=f"the grid counts CTAs, not clusters: make it a multiple of {cluster}",
+                )
+        return extents
+
+    return (lambda meta: checked(grid(meta))) if callable(grid) else checked(grid)

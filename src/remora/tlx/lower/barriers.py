@@ -1,0 +1,114 @@
+"""Lowerings of barriers and fences: Triton's mbarrier operations, and PTX for the rest."""
+
+from __future__ import annotations
+
+from xdsl.ir import SSAValue
+
+from remora.dsl.lowering import CustomOp, Lowering
+from remora.ir.build import Builder, boolean, i32
+from remora.tlx.barriers import (
+    alloc_barriers,
+    alloc_warp_barrier,
+    barrier_arrive,
+    barrier_expect_bytes,
+    barrier_wait,
+    fence,
+    fence_async_shared,
+    named_barrier_arrive,
+    named_barrier_wait,
+)
+from remora.tlx.lower.assembly import execute, intrinsic, shared_address
+from remora.tlx.lower.shared import segments
+
+TARGETS = ("cuda:90", "cuda:100", "cuda:103")
+
+
+@alloc_barriers.lowering(*TARGETS)
+@alloc_warp_barrier.lowering(*TARGETS)
+def lower_alloc(op: CustomOp, builder: Builder, lowering: Lowering) -> SSAValue:
+    """``ttg.local_alloc``, and ``ttng.init_barrier`` for each barrier.
+
+    Stock Triton puts a barrier of all warps between the initialisation and what uses it.
+    """
+    analysis = lowering.analysis
+    barriers = builder.value("ttg.local_alloc", [], analysis.memdesc_of(op))
+    one = analysis.one_of(op)
+    for number in range(op.attributes["num"]):
+        view = builder.value("ttg.memdesc_index", [barriers, builder.constant(number)], one)
+        builder.op("ttng.init_barrier", [view], [], {"count": i32(op.attributes["arrive_count"])})
+    if op.name == "tlx.alloc_warp_barrier":
+        _keep(op, barriers)
+    return barriers
+
+
+def _keep(op: CustomOp, barriers: SSAValue) -> None:
+    """Keep the barriers' memory to the end: stock Triton sees no access in a thread's arrival."""
+    block = op.op.parent
+    assert block is not None
+    assert block.parent is not None
+    blocks = block.parent.blocks
+    returns = [b for b in blocks if b.last_op is not None and not b.last_op.successors]
+    for end in [block] if len(blocks) == 1 else returns if block is blocks[0] else []:
+        assert end.last_op is not None
+        Builder.before(end.last_op).op("ttg.local_dealloc", [barriers])
+
+
+def _predicate(op: CustomOp, builder: Builder, index: int) -> SSAValue:
+    operands = op.operands
+    return operands[index] if len(operands) > index else builder.constant(1, 1)
+
+
+@barrier_expect_bytes.lowering(*TARGETS)
+def lower_expect(op: CustomOp, builder: Builder, lowering: Lowering) -> None:
+    """``ttng.barrier_expect``: one thread arrives."""
+    operands = [op.operands[0], _predicate(op, builder, 1)]
+    builder.op("ttng.barrier_expect", operands, [], {"size": i32(op.attributes["size"])})
+
+
+@barrier_wait.lowering(*TARGETS)
+def lower_wait(op: CustomOp, builder: Builder, lowering: Lowering) -> None:
+    """``ttng.wait_barrier``."""
+    operands = [*op.operands[:2], _predicate(op, builder, 2)]
+    builder.op("ttng.wait_barrier", operands, [], {"operandSegmentSizes": segments(1, 1, 1, 0)})
+
+
+@barrier_arrive.lowering(*TARGETS)
+def lower_arrive(op: CustomOp, builder: Builder, lowering: Lowering) -> None:
+    """``ttng.arrive_barrier``, one thread after all of the task; or an arrival of each thread."""
+    (bar,) = op.operands
+    count = op.attributes["arrive_count"]
+    if not op.attributes["is_warp_barrier"]:
+        builder.op("ttng.arrive_barrier", [bar], [], {"count": i32(count)})
+        return
+    counted = f", {count}" if count > 1 else ""
+    address = shared_address(builder, bar)
+    execute(builder, f"mbarrier.arrive.shared::cta.b64 _, [$0]{counted};", [address])
+
+
+@named_barrier_wait.lowering("cuda")
+def lower_named_wait(op: CustomOp, builder: Builder, lowering: Lowering) -> None:
+    """``bar.sync``."""
+    intrinsic(builder, "llvm.nvvm.barrier.cta.sync.aligned.count", _named(op, builder))
+
+
+@named_barrier_arrive.lowering("cuda")
+def lower_named_arrive(op: CustomOp, builder: Builder, lowering: Lowering) -> None:
+    """``bar.arrive``."""
+    intrinsic(builder, "llvm.nvvm.barrier.cta.arrive.aligned.count", _named(op, builder))
+
+
+def _named(op: CustomOp, builder: Builder) -> list[SSAValue]:
+    """The barrier's number, and how many threads."""
+    given, operands = (op.attributes["id"], op.attributes["threads"]), iter(op.operands)
+    return [next(operands) if v is None else builder.constant(v) for v in given]
+
+
+@fence.lowering("cuda")
+@fence_async_shared.lowering("cuda")
+def lower_fence(op: CustomOp, builder: Builder, lowering: Lowering) -> None:
+    """``ttng.fence_async_shared``, or a fence of the memory model."""
+    scope = op.attributes["scope"]
+    if scope == "async_shared":
+        builder.op("ttng.fence_async_shared", [], [], {"bCluster": boolean(False)})
+    else:
+        execute(builder, f"fence.acq_rel.{scope};")
