@@ -35,6 +35,7 @@ from remora.tlx.descriptors import (
     prefetch,
 )
 from remora.tlx.dots import async_dot, async_dot_wait
+from remora.tlx.launch import Config, in_clusters, jit
 from remora.tlx.layouts import (
     amd_mfma_layout,
     assert_same_layout,
@@ -54,7 +55,6 @@ from remora.tlx.layouts import (
     tensor_memory_scales_layout_encoding,
     zeros,
 )
-from remora.tlx.launch import Config, in_clusters, jit
 from remora.tlx.storage import (
     StorageType,
     reuse_group,
@@ -66,15 +66,27 @@ from remora.tlx.storage import (
 )
 from remora.tlx.tasks import async_task, async_task_replica_id, async_tasks
 from remora.tlx.types import async_token, buffered_tensor, mbarrier, storage_kind
+from remora.tlx.utilities import (
+    clock64,
+    get_fp8_format_name,
+    is_hip,
+    num_warps,
+    size_of,
+    stoch_round,
+    thread_id,
+    vote_ballot_sync,
+    warp_any,
+    warp_redux,
+)
 from remora.tlx.views import local_reinterpret, local_slice, local_trans, subslice
 from remora.tlx_plugin import plugin
 
 __all__ = [
-    "amd_mfma_layout",
-    "assert_same_layout",
     "Config",
     "alloc_barriers",
     "alloc_warp_barrier",
+    "amd_mfma_layout",
+    "assert_same_layout",
     "async_descriptor_load",
     "async_descriptor_prefetch_tensor",
     "async_descriptor_store",
@@ -92,19 +104,21 @@ __all__ = [
     "barrier_expect_bytes",
     "barrier_wait",
     "buffered_tensor",
-    "dot_operand_layout",
-    "dtype_of",
-    "layout",
-    "layout_encoding",
+    "clock64",
     "cluster_barrier",
     "cluster_cta_rank",
     "cluster_size_1d",
+    "dot_operand_layout",
     "dtype_of",
     "fence",
     "fence_async_shared",
+    "get_fp8_format_name",
     "in_clusters",
     "install_aliases",
+    "is_hip",
     "jit",
+    "layout",
+    "layout_encoding",
     "local_alloc",
     "local_load",
     "local_reinterpret",
@@ -112,25 +126,27 @@ __all__ = [
     "local_store",
     "local_trans",
     "local_view",
-    "nv_mma_shared_layout_encoding",
-    "padded_shared_layout_encoding",
-    "plugin",
-    "release_layout",
-    "require_layout",
     "mbarrier",
     "named_barrier_arrive",
     "named_barrier_wait",
+    "num_warps",
+    "nv_mma_shared_layout_encoding",
+    "padded_shared_layout_encoding",
     "plugin",
     "prefetch",
+    "release_layout",
     "remote_shmem_store",
     "remove_aliases",
+    "require_layout",
     "reuse_group",
     "reuse_group_ir_type",
     "reuse_group_type",
     "set_buffer_overlap",
     "shared_layout_encoding",
     "shared_linear_layout_encoding",
+    "size_of",
     "slice_layout",
+    "stoch_round",
     "storage_alias_spec",
     "storage_alias_spec_type",
     "storage_alias_spec_type_class",
@@ -140,6 +156,10 @@ __all__ = [
     "swizzled_shared_layout_encoding",
     "tensor_memory_layout_encoding",
     "tensor_memory_scales_layout_encoding",
+    "thread_id",
+    "vote_ballot_sync",
+    "warp_any",
+    "warp_redux",
     "zeros",
 ]
 
