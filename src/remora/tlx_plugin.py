@@ -42,6 +42,10 @@ OPERATIONS = (
     "async_descriptor_store_wait",
     "async_descriptor_prefetch_tensor",
     "prefetch",
+    "async_store",
+    "allocate_tensor_descriptor",
+    "make_tensor_descriptor",
+    "reinterpret_tensor_descriptor",
 )
 
 outline = PassRef(

@@ -20,6 +20,7 @@ from remora.tlx.barriers import (
     named_barrier_wait,
 )
 from remora.tlx.buffers import dtype_of, local_alloc, local_load, local_store, local_view
+from remora.tlx.bulk import async_store
 from remora.tlx.copies import async_load, async_load_commit_group, async_load_wait_group
 from remora.tlx.descriptors import (
     async_descriptor_load,
@@ -28,10 +29,21 @@ from remora.tlx.descriptors import (
     async_descriptor_store_wait,
     prefetch,
 )
+from remora.tlx.device_descriptors import (
+    allocate_tensor_descriptor,
+    make_tensor_descriptor,
+    reinterpret_tensor_descriptor,
+)
 from remora.tlx.dots import async_dot, async_dot_wait
 from remora.tlx.launch import Config, clusters, jit
 from remora.tlx.tasks import async_task, async_task_replica_id, async_tasks
-from remora.tlx.types import async_token, buffered_tensor, mbarrier, storage_kind
+from remora.tlx.types import (
+    async_token,
+    buffered_tensor,
+    mbarrier,
+    storage_kind,
+    tensor_descriptor_ptr,
+)
 from remora.tlx.views import local_reinterpret, local_slice, local_trans, subslice
 from remora.tlx_plugin import plugin
 
@@ -39,6 +51,7 @@ __all__ = [
     "Config",
     "alloc_barriers",
     "alloc_warp_barrier",
+    "allocate_tensor_descriptor",
     "async_descriptor_load",
     "async_descriptor_prefetch_tensor",
     "async_descriptor_store",
@@ -48,6 +61,7 @@ __all__ = [
     "async_load",
     "async_load_commit_group",
     "async_load_wait_group",
+    "async_store",
     "async_task",
     "async_task_replica_id",
     "async_tasks",
@@ -69,14 +83,17 @@ __all__ = [
     "local_store",
     "local_trans",
     "local_view",
+    "make_tensor_descriptor",
     "mbarrier",
     "named_barrier_arrive",
     "named_barrier_wait",
     "plugin",
     "prefetch",
+    "reinterpret_tensor_descriptor",
     "remove_aliases",
     "storage_kind",
     "subslice",
+    "tensor_descriptor_ptr",
 ]
 
 plugin.activate()

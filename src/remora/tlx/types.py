@@ -132,6 +132,42 @@ class TokenType(HandleType):
         return "Token"
 
 
+class tensor_descriptor_ptr(Allocation):
+    """Places in global memory for tensor descriptors; ``x[i]`` is one of them."""
+
+    type: DescriptorPlacesType
+
+    def __getitem__(self, i: Any, _semantic: Any = None, _generator: Any = None) -> Any:
+        from remora.tlx.device_descriptors import descriptor_place
+
+        return descriptor_place(self, i, _semantic=_semantic, _generator=_generator)
+
+    @property
+    def num(self) -> int:
+        """How many places there are."""
+        return self.type.num
+
+
+@dataclass(frozen=True)
+class DescriptorPlacesType(HandleType):
+    """The type of places for tensor descriptors.
+
+    num: how many.
+    """
+
+    num: int
+    noun: ClassVar[str] = "a place for tensor descriptors"
+    source: ClassVar[str] = "tlx.allocate_tensor_descriptor gives places"
+    value_class: ClassVar[type[Handle]] = tensor_descriptor_ptr
+
+    def __str__(self) -> str:
+        return f"{self.num} places for tensor descriptors"
+
+    def mangle(self) -> str:
+        """See ``HandleType``."""
+        return f"Places{self.num}"
+
+
 def bits(dtype: Any) -> int:
     """The width of an element type."""
     width: int = dtype.primitive_bitwidth
