@@ -65,6 +65,9 @@ _ASYNCHRONOUS = (
 #: Those of ``_ASYNCHRONOUS`` whose groups copies of stock pipelining would join.
 _IN_GROUPS = ("tlx.async_load", "tlx.async_load_commit_group", "tlx.async_load_wait_group")
 
+#: Copies out of a buffer, in groups that ``async_descriptor_store_wait`` waits for.
+_STORES = ("tlx.async_descriptor_store", "tlx.async_store")
+
 #: What stock Triton pipelines, in a loop whose own body has it.
 _PIPELINED = (
     "tt.load",
@@ -621,6 +624,8 @@ class TlxAnalysis:
                 [use.op for use in uses],
                 [use.op for use in uses if use.op.name == "tlx.async_load"],
                 [use.op for use in uses if use.op.name == "tlx.async_dot"],
+                [use.op for use in uses if _may_be_left(use.op)],
+                [use.op for use in uses if use.op.name in _STORES],
             )
             for allocation, uses in self._uses.items()
         )
@@ -657,6 +662,21 @@ class TlxAnalysis:
                 if holder is loop:
                     return True
         return False
+
+
+def _may_be_left(op: CustomOp) -> bool:
+    """Whether a copy that completes on a barrier may be one that nobody waits for.
+
+    A predicate is there to leave such copies out; tasks wait for what others copy.
+    """
+    always = op.name == "tlx.bulk_load" or (
+        op.name == "tlx.async_descriptor_load" and len(op.operands) == 3 + op.attributes["rank"]
+    )
+    holder = op.op.parent_op()
+    while always and holder is not None:
+        always = op_name(holder) != "ttg.warp_specialize"
+        holder = holder.parent_op()
+    return always
 
 
 def comes_after(op: Operation, before: Operation) -> bool:

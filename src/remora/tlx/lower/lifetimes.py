@@ -22,14 +22,17 @@ from remora.ir.build import Builder, op_name
 class Buffer:
     """An allocation with what happens to it.
 
-    uses: all of its uses. copies: those that copy into it asynchronously.
-    products: those that read it asynchronously.
+    uses: all of its uses. copies: those that copy into it asynchronously, in groups.
+    products: those that read it asynchronously. loads: those that copy into it, and
+    complete on a barrier. stores: those that copy out of it.
     """
 
     allocation: CustomOp
     uses: list[CustomOp]
     copies: list[CustomOp]
     products: list[CustomOp]
+    loads: list[CustomOp]
+    stores: list[CustomOp]
 
 
 class Lifetimes:
@@ -41,6 +44,8 @@ class Lifetimes:
     def __init__(self, ops: Sequence[CustomOp], drain: Callable[[Builder], None]) -> None:
         self._copy_waits = [op for op in ops if op.name == "tlx.async_load_wait_group"]
         self._product_waits = [op for op in ops if op.name == "tlx.async_dot_wait"]
+        self._store_waits = [op for op in ops if op.name == "tlx.async_descriptor_store_wait"]
+        self._barrier_waits = [op for op in ops if op.name == "tlx.barrier_wait"]
         self._drain = drain
         # Where the drained buffers of a block end, and who they are.
         self._drained: dict[Block, tuple[Operation, list[CustomOp]]] = {}
@@ -49,7 +54,7 @@ class Lifetimes:
         """Extend the lives of buffers; call it once, before anything is lowered."""
         to_the_end: list[Buffer] = []
         for buffer in buffers:
-            if not (buffer.copies or buffer.products):
+            if not (buffer.copies or buffer.products or buffer.loads or buffer.stores):
                 continue
             if _is_structured(buffer):
                 self._extend_in_block(buffer)
@@ -70,6 +75,11 @@ class Lifetimes:
         block = _block_of(buffer.allocation)
         last = _last(buffer.uses, block)
         ends.append(last)
+        assert block.last_op is not None
+        if buffer.stores:
+            ends.append(_done(buffer.stores, self._store_waits, block) or block.last_op)
+        if buffer.loads:
+            ends.append(_waited(buffer.loads, self._barrier_waits, block) or block.last_op)
         if buffer.copies:
             done = _done(buffer.copies, self._copy_waits, block)
             if done is None:
@@ -126,6 +136,27 @@ def _done(started: Sequence[CustomOp], waits: Sequence[CustomOp], block: Block) 
     for nested in inner:
         own = [s for s in started if _is_within(s.op, nested)]
         if own and _done(own, waits, nested) is None:
+            return None
+    return last if inner else None
+
+
+def _waited(
+    started: Sequence[CustomOp], waits: Sequence[CustomOp], block: Block
+) -> Operation | None:
+    """The operation of a block that waits after the last one of ``started``, or None.
+
+    Which barrier is waited for is not looked at: an author who waits after a loop for
+    what the loop left in flight does so for all.
+    """
+    last = _last(started, block)
+    holders = (_holder(wait.op, block) for wait in waits)
+    after = [h for h in holders if h is not None and _position(h) > _position(last)]
+    if after:
+        return min(after, key=_position)
+    inner = [b for region in last.regions for b in region.blocks]
+    for nested in inner:
+        own = [s for s in started if _is_within(s.op, nested)]
+        if own and _waited(own, waits, nested) is None:
             return None
     return last if inner else None
 
