@@ -30,7 +30,6 @@ def attention_forward(
     ROWS: tl.constexpr = BLOCK_M // 2
     SIZE: tl.constexpr = tlx.dtype_of(q0_desc).primitive_bitwidth // 8
     SECOND: tl.constexpr = DIM1 if DIM1 > 0 else 16  # a buffer has some extent
-    COPIES: tl.constexpr = 1 if DIM1 == 0 else 2
     q0 = tlx.local_alloc((ROWS, DIM0), tlx.dtype_of(q0_desc), 2)
     k0 = tlx.local_alloc((BLOCK_N, DIM0), tlx.dtype_of(k0_desc), STAGES)
     v0 = tlx.local_alloc((BLOCK_N, DIM0), tlx.dtype_of(v0_desc), STAGES)
@@ -114,7 +113,7 @@ def _attend(
     scores = tlx.async_dot_wait(0, _scores(qa, qb, k0[0], k1[0], DIM1))
     tlx.barrier_arrive(k_empty[0])
     if CAUSAL:
-        if BLOCK_N > row:
+        if row < BLOCK_N:
             scores = tl.where(rows[:, None] >= columns[None, :], scores, float("-inf"))
     highest = tl.max(scores, 1) * scale
     weights = tl.math.exp2(scores * scale - highest[:, None])
