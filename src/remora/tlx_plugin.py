@@ -6,6 +6,8 @@ finding out that it exists does not.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from remora.dsl.pipeline import LOWER_OPERATIONS, TRIGGER, lowering_pipeline
 from remora.pipeline import PassRef, Pipeline
 from remora.plugins import Plugin
@@ -23,10 +25,17 @@ OPERATIONS = (
     "async_tasks",
     "async_task",
     "async_task_replica_id",
+    "cluster_barrier",
+    "cluster_cta_rank",
+    "cluster_size_1d",
+    "dtype_of",
+    "remote_shmem_store",
     "local_trans",
     "local_slice",
     "subslice",
     "local_reinterpret",
+    "storage_alias_spec",
+    "set_buffer_overlap",
     "dtype_of",
     "alloc_barriers",
     "alloc_warp_barrier",
@@ -73,10 +82,31 @@ descriptors = (
     .when(target="cuda")
 )
 
+
+def _is_marked(text: str) -> bool:
+    """Whether a kernel needs ``_synchronise``."""
+    from remora.tlx.lower.assembled import is_marked
+
+    return is_marked(text)
+
+
+def _synchronise(text: str, compile_: Callable[[str], str]) -> str:
+    """Clusters: see ``remora.tlx.lower.assembled``."""
+    from remora.tlx.lower.assembled import synchronise
+
+    return synchronise(text, compile_)
+
+
+clusters = (
+    Pipeline("tlx clusters")
+    .override("ptx", _synchronise)
+    .when(target=("cuda:90", "cuda:100", "cuda:103"), module=_is_marked)
+)
+
 plugin = Plugin(
     name="tlx",
     version="0.1.0",
     passes=(PassRef(LOWER_OPERATIONS), outline, specialize, fit),
     ops=tuple(f"remora.tlx:{name}" for name in OPERATIONS),
-    pipelines=(pipeline, descriptors),
+    pipelines=(pipeline, descriptors, clusters),
 )

@@ -149,7 +149,7 @@ def test_targets_without_clusters(launches) -> None:
 
 
 def test_compiling_without_a_launch() -> None:
-    with remora.use(tlx.clusters((2, 1, 1))):
+    with remora.use(tlx.in_clusters((2, 1, 1))):
         compiled = build(new_kernel(triton.jit), "cuda:90", x="*fp32", N=64)
         assert cluster_of(compiled.asm["ptx"]) == (2, 1, 1)
         with pytest.raises(UnsupportedByTarget, match="sm_80 has no clusters"):

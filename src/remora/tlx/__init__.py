@@ -21,6 +21,12 @@ from remora.tlx.barriers import (
 )
 from remora.tlx.buffers import dtype_of, local_alloc, local_load, local_store, local_view
 from remora.tlx.bulk import async_store
+from remora.tlx.clusters import (
+    cluster_barrier,
+    cluster_cta_rank,
+    cluster_size_1d,
+    remote_shmem_store,
+)
 from remora.tlx.copies import async_load, async_load_commit_group, async_load_wait_group
 from remora.tlx.descriptors import (
     async_descriptor_load,
@@ -35,7 +41,15 @@ from remora.tlx.device_descriptors import (
     reinterpret_tensor_descriptor,
 )
 from remora.tlx.dots import async_dot, async_dot_wait
-from remora.tlx.launch import Config, clusters, jit
+from remora.tlx.launch import Config, in_clusters, jit
+from remora.tlx.storage import (
+    StorageType,
+    reuse_group,
+    reuse_group_type,
+    set_buffer_overlap,
+    storage_alias_spec,
+    storage_alias_spec_value,
+)
 from remora.tlx.tasks import async_task, async_task_replica_id, async_tasks
 from remora.tlx.types import (
     async_token,
@@ -70,10 +84,13 @@ __all__ = [
     "barrier_expect_bytes",
     "barrier_wait",
     "buffered_tensor",
-    "clusters",
+    "cluster_barrier",
+    "cluster_cta_rank",
+    "cluster_size_1d",
     "dtype_of",
     "fence",
     "fence_async_shared",
+    "in_clusters",
     "install_aliases",
     "jit",
     "local_alloc",
@@ -90,11 +107,22 @@ __all__ = [
     "plugin",
     "prefetch",
     "reinterpret_tensor_descriptor",
+    "remote_shmem_store",
     "remove_aliases",
+    "reuse_group",
+    "reuse_group_type",
+    "set_buffer_overlap",
+    "storage_alias_spec",
+    "storage_alias_spec_type",
+    "storage_alias_spec_type_class",
     "storage_kind",
     "subslice",
     "tensor_descriptor_ptr",
 ]
+
+# The public names of the types of storage_alias_spec's value, which is a function's name.
+storage_alias_spec_type = StorageType
+storage_alias_spec_type_class = storage_alias_spec_value
 
 plugin.activate()
 

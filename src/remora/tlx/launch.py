@@ -57,7 +57,7 @@ def cluster_size(value: Any) -> Size:
 
 
 @functools.cache
-def clusters(size: Size) -> Pipeline:
+def in_clusters(size: Size) -> Pipeline:
     """The pipeline that compiles a kernel for clusters of a size, for ``remora.use``."""
     size = cluster_size(size)
     fixed = functools.partial(_with_size, size=size)
@@ -151,7 +151,7 @@ def _in_clusters(stock: Callable[..., Any], size: Size) -> Callable[..., Any]:
     interpreted = knobs.runtime.interpret
     if size == (1, 1, 1):
         return stock  # a CTA without a cluster is a cluster of one
-    compiled = stock if interpreted else attach(clusters(size))(_Entry(stock)).run
+    compiled = stock if interpreted else attach(in_clusters(size))(_Entry(stock)).run
 
     def run(*args: Any, grid: Any, **kwargs: Any) -> Any:
         if kwargs.get("num_ctas", 1) != 1:

@@ -1,0 +1,60 @@
+"""What clusters need of a kernel as a whole, put into its PTX.
+
+Where a CTA reaches another's shared memory all threads of the cluster have to meet
+before the end, those of tasks too. Triton makes the code with which tasks begin and
+end after the last pass that Python can edit, so that the PTX is the place.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+from remora.errors import PipelineError
+from remora.tlx.lower.clusters import MARK
+
+_MARK = re.compile(re.escape(MARK) + r"(\d+) threads")
+
+#: An entry's body, with the braces.
+_ENTRY = re.compile(r"^\.visible \.entry [^{]*^\{\n.*?^\}", re.MULTILINE | re.DOTALL)
+
+# Warps of tasks wait for work in a loop of their own: they take part in the meeting at the
+# start, which the program's own warps come to in the middle of their code, before they do.
+_TASKS_MEET = """\t{{
+\t.reg .pred %task;
+\t.reg .b32 %thread;
+\tmov.u32 %thread, %tid.x;
+\tsetp.ge.u32 %task, %thread, {threads};
+\t@%task barrier.cluster.arrive.relaxed;
+\t@%task barrier.cluster.wait;
+\t}}
+"""
+
+_ALL_MEET = "\tbarrier.cluster.arrive;\n\tbarrier.cluster.wait;\n"
+
+
+def is_marked(text: str) -> bool:
+    """Whether a kernel reaches another CTA's memory."""
+    return MARK in text
+
+
+def synchronise(text: str, compile_: Callable[[str], str]) -> str:
+    """The stage ``ptx`` of a marked kernel: all its threads meet at the start and at the end."""
+    return meeting(compile_(text))
+
+
+def meeting(ptx: str) -> str:
+    """See ``synchronise``.
+
+    Raises:
+        PipelineError: the PTX is not written as expected.
+    """
+    mark, entry = _MARK.search(ptx), _ENTRY.search(ptx)
+    if mark is None or entry is None:
+        raise PipelineError("the PTX has no entry that a cluster's CTAs meet in")
+    head, body = entry[0].split("{\n", 1)
+    threads = re.search(r"\.(?:reqntid|maxntid) (\d+)", head)
+    body = re.sub(r"^(?=\s*ret;)", _ALL_MEET, body, flags=re.MULTILINE)
+    if threads is None or int(threads[1]) > int(mark[1]):
+        body = _TASKS_MEET.format(threads=mark[1]) + body
+    return ptx[: entry.start()] + head + "{\n" + body + ptx[entry.end() :]

@@ -1,0 +1,260 @@
+"""Clusters: where elements go, what the PTX holds, what is refused."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+import triton
+import triton.language as tl
+from compiling import context_for
+from tlx.building import build, line_of
+from triton.experimental.gluon import language as gl
+from xdsl.ir import Block
+from xdsl.rewriter import InsertPoint
+
+import remora
+import remora.tlx as tlx
+from remora import errors
+from remora.ir.build import Builder, inherent, op_name
+from remora.tlx.lower.clusters import Pieces, byte_offsets, contiguous
+from remora.tlx.lower.layouts import NvmmaShared, SharedLayout, SwizzledShared
+
+# --- where an element lies: Triton's own linear layouts are the oracle ---------------------------
+
+
+def linear(layout: Any, shape: tuple[int, ...]) -> Any:
+    """Triton's linear layout of one of Gluon's layouts."""
+    from triton._C.libtriton import gluon_ir
+
+    context = context_for("cuda:90")  # outlives the builder
+    builder = gluon_ir.GluonOpBuilder(context)
+    return builder.to_linear_layout(layout._to_ir(builder), list(shape))
+
+
+def stock_offsets(layout: SharedLayout, shape: tuple[int, ...], bits: int) -> np.ndarray:
+    """The byte offset of each element, by Triton."""
+    if isinstance(layout, NvmmaShared):
+        stock: Any = gl.NVMMASharedLayout(layout.swizzling, bits, len(shape), layout.transposed)
+    else:
+        stock = gl.SwizzledSharedLayout(
+            layout.vec, layout.per_phase, layout.max_phase, list(layout.order)
+        )
+    offsets = np.zeros(shape, int)
+    bases = linear(stock, shape).offset_bases
+    for offset in range(1 << len(bases)):
+        place = np.zeros(len(shape), int)
+        for bit, base in enumerate(bases):
+            if offset >> bit & 1:
+                place ^= base
+        offsets[tuple(place)] = offset * bits // 8
+    return offsets
+
+
+def evaluate(block: Block, shape: tuple[int, ...]) -> np.ndarray:
+    """What the block's last operation gives, on NumPy arrays."""
+    known: dict[Any, Any] = {}
+    functions = {
+        "arith.addi": np.add, "arith.muli": np.multiply, "arith.xori": np.bitwise_xor,
+        "arith.divui": np.floor_divide, "arith.remui": np.remainder,
+    }  # fmt: skip
+    for op in block.ops:
+        operands = [known[v] for v in op.operands]
+        name = op_name(op)
+        if name == "tt.make_range":
+            value = np.arange(inherent(op, "start").value.data, inherent(op, "end").value.data)
+        elif name == "tt.expand_dims":
+            value = np.expand_dims(operands[0], inherent(op, "axis").value.data)
+        elif name == "tt.broadcast":
+            value = np.broadcast_to(operands[0], shape)
+        elif name == "arith.constant":
+            value = np.full(shape, next(iter(inherent(op, "value").iter_values())))
+        else:
+            value = functions[name](*operands)
+        assert value.shape == tuple(op.results[0].type.get_shape())  # type: ignore[attr-defined]
+        known[op.results[0]] = value
+    return value
+
+
+LAYOUTS: list[tuple[SharedLayout, tuple[int, ...], int]] = [
+    (SwizzledShared.plain((0,)), (64,), 16),
+    (SwizzledShared.plain((1, 0)), (8, 32), 32),
+    (SwizzledShared.plain((0, 1)), (8, 32), 64),
+    (SwizzledShared.plain((2, 1, 0)), (2, 4, 8), 32),
+    (SwizzledShared.plain((1, 2, 0)), (4, 2, 8), 8),
+    (SwizzledShared(8, 2, 4, (1, 0)), (32, 32), 16),
+    (SwizzledShared(8, 1, 8, (0, 1)), (64, 16), 16),
+    (SwizzledShared(4, 1, 8, (1, 0)), (16, 64), 32),
+    *(
+        (NvmmaShared(swizzling, transposed, bits), shape, bits)
+        for swizzling in (0, 32, 64, 128)
+        for transposed in (False, True)
+        for bits in (8, 16, 32)
+        for shape in ((64, 128), (128, 64), (8, 256), (256, 16))
+        if shape[0 if transposed else 1] * bits // 8 >= max(swizzling, 16)
+        and shape[1 if transposed else 0] >= 8
+    ),
+]
+
+
+@pytest.mark.parametrize(("layout", "shape", "bits"), LAYOUTS, ids=str)
+def test_offsets(layout: SharedLayout, shape: tuple[int, ...], bits: int) -> None:
+    """Each element's place is Triton's, and a piece lies in one run, aligned to its size."""
+    block = Block()
+    pieces = Pieces.of(shape, layout.order, contiguous(layout, bits), 4)
+    byte_offsets(Builder(InsertPoint.at_end(block), None), shape, layout, bits, pieces.layout)
+    found = evaluate(block, shape)
+    assert (found == stock_offsets(layout, shape, bits)).all()
+    size = pieces.elements * bits // 8
+    runs = np.moveaxis(found, layout.order[0], -1).reshape(-1, pieces.elements)
+    assert (np.diff(runs, axis=1) == bits // 8).all()
+    assert not (runs[:, 0] % size).any()
+
+
+@pytest.mark.parametrize("num_warps", [1, 4, 8])
+@pytest.mark.parametrize(("shape", "order", "most"), [
+    ((1,), (0,), 8), ((8,), (0,), 8), ((64,), (0,), 4), ((4096,), (0,), 8),
+    ((1, 1), (1, 0), 8), ((64, 64), (1, 0), 8), ((64, 64), (0, 1), 8), ((2, 8), (1, 0), 4),
+    ((128, 2), (1, 0), 4), ((4, 2, 8), (2, 1, 0), 4), ((64, 16), (1, 0), 16),
+])  # fmt: skip
+def test_pieces(shape: Any, order: Any, most: int, num_warps: int) -> None:
+    """The lanes and warps that are said to hold pieces hold each element once."""
+    pieces = Pieces.of(shape, order, most, num_warps)
+    numbers = re.findall(r"= \[([\d, ]+)\]", pieces.layout)
+    size, lanes, warps, order_ = ([int(n) for n in text.split(",")] for text in numbers)
+    layout = linear(gl.BlockedLayout(size, lanes, warps, order_), shape)
+    bases = [*layout.reg_bases]
+    for workers, used in ((layout.lane_bases, pieces.lanes), (layout.warp_bases, pieces.warps)):
+        bases += workers[: used.bit_length() - 1]
+        assert not np.any(workers[used.bit_length() - 1 :])
+    assert len(bases) == int(np.prod(shape)).bit_length() - 1
+    assert all(np.any(base) for base in bases)
+
+
+# --- code ----------------------------------------------------------------------------------------
+
+
+@triton.jit
+def exchange(x, y, B: tl.constexpr, META: tl.constexpr):
+    rank = tlx.cluster_cta_rank()
+    buffer = tlx.local_view(tlx.local_alloc((B, B), tlx.dtype_of(x), 2), 1)
+    at = (tl.program_id(0) * B + tl.arange(0, B)[:, None]) * B + tl.arange(0, B)[None, :]
+    if META == "size":
+        rank = (rank + 1) % tlx.cluster_size_1d()
+    elif META == "constant":
+        rank = 1
+    else:
+        rank = rank ^ 1
+    tlx.remote_shmem_store(buffer, tl.load(x + at), rank)
+    tlx.cluster_barrier()
+    tl.store(y + at, tlx.local_load(buffer))
+
+
+def exchanged(what: str = "", block: int = 32, dtype: str = "fp16") -> str:
+    with remora.use(tlx.in_clusters((2, 1, 1))):
+        pointers = {"x": f"*{dtype}", "y": f"*{dtype}"}
+        ptx: str = build(exchange, "cuda:90", B=block, META=what, **pointers).asm["ptx"]
+    return ptx
+
+
+ORDER = (
+    r"barrier\.cluster\.\w+(?:\.\w+)*|mapa\.\S+|st\.shared::cluster\S+|ld\.shared\S*|ld\.global"
+    r"|st\.global|^\s*ret"
+)
+
+
+def in_order(ptx: str) -> list[str]:
+    found = [f.strip() for f in re.findall(ORDER, ptx, re.MULTILINE)]
+    return [f for i, f in enumerate(found) if i == 0 or f != found[i - 1]]
+
+
+MEET = ["barrier.cluster.arrive.aligned", "barrier.cluster.wait.aligned"]
+
+
+def test_a_remote_store() -> None:
+    assert [i for i in in_order(exchanged()) if not i.startswith("ld.shared")] == [
+        *MEET,  # the other CTA has begun
+        "ld.global", "mapa.shared::cluster.u32", "st.shared::cluster.v4.b32",
+        *MEET,  # the author's
+        "st.global",
+        "barrier.cluster.arrive", "barrier.cluster.wait", "ret",  # the other CTA is done
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("dtype", "block", "store"), [
+    ("fp16", 1, "b16"), ("fp16", 2, "b32"), ("fp16", 4, "v2.b32"), ("bf16", 8, "v4.b32"),
+    ("i8", 1, "b8"), ("i8", 2, "b16"), ("i8", 4, "b32"), ("fp8e5", 16, "v4.b32"),
+    ("fp32", 1, "b32"), ("fp32", 2, "v2.b32"), ("i64", 1, "b64"), ("fp64", 64, "v2.b64"),
+])  # fmt: skip
+def test_the_widest_store(dtype: str, block: int, store: str) -> None:
+    assert set(re.findall(r"st\.shared::cluster\.(\S+)", exchanged("", block, dtype))) == {store}
+
+
+def test_rank_and_size() -> None:
+    ptx = exchanged("size")
+    assert "%cluster_ctarank" in ptx
+    assert "%cluster_nctarank" in ptx
+    assert re.search(r"mapa\.shared::cluster\.u32 %r\d+, %r\d+, %r\d+;", exchanged("constant"))
+
+
+def test_nothing_for_a_kernel_that_stays_at_home() -> None:
+    @triton.jit
+    def rank(x):
+        tl.store(x + tl.program_id(0), tlx.cluster_cta_rank())
+
+    with remora.use(tlx.in_clusters((2, 1, 1))):
+        ptx = build(rank, "cuda:90", x="*i32").asm["ptx"]
+    assert "%cluster_ctarank" in ptx
+    assert "barrier.cluster" not in ptx
+
+
+# --- bad input -----------------------------------------------------------------------------------
+
+
+@triton.jit
+def wrong(x, B: tl.constexpr, WHAT: tl.constexpr):
+    buffers = tlx.local_alloc((B,), tlx.dtype_of(x), 2)
+    buffer = tlx.local_view(buffers, 0)
+    value = tl.load(x + tl.arange(0, B))
+    if WHAT == "negative rank":
+        tlx.remote_shmem_store(buffer, value, -1)  # negative rank
+    if WHAT == "large rank":
+        tlx.remote_shmem_store(buffer, value, 8)  # large rank
+    if WHAT == "float rank":
+        tlx.remote_shmem_store(buffer, value, 1.0)  # float rank
+    if WHAT == "tensor rank":
+        tlx.remote_shmem_store(buffer, value, tl.arange(0, B))  # tensor rank
+    if WHAT == "no rank":
+        tlx.remote_shmem_store(buffer, value)  # no rank
+    if WHAT == "several buffers":
+        tlx.remote_shmem_store(buffers, value, 1)  # several buffers
+    if WHAT == "dtype":
+        tlx.remote_shmem_store(buffer, value.to(tl.int8), 1)  # dtype
+    if WHAT == "shape":
+        tlx.remote_shmem_store(buffer, tl.load(x + tl.arange(0, 2 * B)), 1)  # shape
+    if WHAT == "fine":
+        tlx.remote_shmem_store(buffer, value, 1)
+
+
+@pytest.mark.parametrize(("what", "kind"), [
+    ("negative rank", errors.WrongShape), ("large rank", errors.WrongShape),
+    ("float rank", errors.WrongType), ("tensor rank", errors.WrongType),
+    ("no rank", errors.WrongType), ("several buffers", errors.WrongType),
+    ("dtype", errors.WrongDtype), ("shape", errors.WrongShape),
+])  # fmt: skip
+def test_refused(what: str, kind: type[errors.RemoraError]) -> None:
+    with pytest.raises(Exception) as caught:  # noqa: PT011  Triton wraps what it meets
+        build(wrong, "cuda:90", x="*fp16", B=64, WHAT=what)
+    error = kind.of(caught.value)
+    assert error is not None, caught.value
+    assert error.hint
+    assert error.where.startswith(line_of(wrong, f"# {what}"))
+
+
+@pytest.mark.parametrize("target", ["cuda:80", "hip:gfx950"])
+def test_targets_without_clusters(target: str) -> None:
+    with pytest.raises(Exception) as caught:  # noqa: PT011
+        build(wrong, target, x="*fp16", B=64, WHAT="fine")
+    assert errors.UnsupportedByTarget.of(caught.value) is not None
