@@ -50,6 +50,11 @@ def test_who_lies_where(
 
 
 @triton.jit
+def overlap(spec, group):
+    spec.set_buffer_overlap(group)
+
+
+@triton.jit
 def shared(p, q, r, n, WHAT: tl.constexpr, SIZE: tl.constexpr = 0):
     i = tl.arange(0, 64)[:, None] * 64 + tl.arange(0, 64)[None, :]
     j = tl.arange(0, 64)[:, None] * 32 + tl.arange(0, 32)[None, :]

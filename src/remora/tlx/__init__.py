@@ -41,10 +41,30 @@ from remora.tlx.device_descriptors import (
     reinterpret_tensor_descriptor,
 )
 from remora.tlx.dots import async_dot, async_dot_wait
+from remora.tlx.layouts import (
+    amd_mfma_layout,
+    assert_same_layout,
+    dot_operand_layout,
+    layout,
+    layout_encoding,
+    nv_mma_shared_layout_encoding,
+    padded_shared_layout_encoding,
+    release_layout,
+    require_layout,
+    shared_layout_encoding,
+    shared_linear_layout_encoding,
+    slice_layout,
+    swizzled_layout,
+    swizzled_shared_layout_encoding,
+    tensor_memory_layout_encoding,
+    tensor_memory_scales_layout_encoding,
+    zeros,
+)
 from remora.tlx.launch import Config, in_clusters, jit
 from remora.tlx.storage import (
     StorageType,
     reuse_group,
+    reuse_group_ir_type,
     reuse_group_type,
     set_buffer_overlap,
     storage_alias_spec,
@@ -62,6 +82,8 @@ from remora.tlx.views import local_reinterpret, local_slice, local_trans, subsli
 from remora.tlx_plugin import plugin
 
 __all__ = [
+    "amd_mfma_layout",
+    "assert_same_layout",
     "Config",
     "alloc_barriers",
     "alloc_warp_barrier",
@@ -84,6 +106,10 @@ __all__ = [
     "barrier_expect_bytes",
     "barrier_wait",
     "buffered_tensor",
+    "dot_operand_layout",
+    "dtype_of",
+    "layout",
+    "layout_encoding",
     "cluster_barrier",
     "cluster_cta_rank",
     "cluster_size_1d",
@@ -101,6 +127,11 @@ __all__ = [
     "local_trans",
     "local_view",
     "make_tensor_descriptor",
+    "nv_mma_shared_layout_encoding",
+    "padded_shared_layout_encoding",
+    "plugin",
+    "release_layout",
+    "require_layout",
     "mbarrier",
     "named_barrier_arrive",
     "named_barrier_wait",
@@ -110,14 +141,23 @@ __all__ = [
     "remote_shmem_store",
     "remove_aliases",
     "reuse_group",
+    "reuse_group_ir_type",
     "reuse_group_type",
     "set_buffer_overlap",
+    "shared_layout_encoding",
+    "shared_linear_layout_encoding",
+    "slice_layout",
     "storage_alias_spec",
     "storage_alias_spec_type",
     "storage_alias_spec_type_class",
     "storage_kind",
     "subslice",
     "tensor_descriptor_ptr",
+    "swizzled_layout",
+    "swizzled_shared_layout_encoding",
+    "tensor_memory_layout_encoding",
+    "tensor_memory_scales_layout_encoding",
+    "zeros",
 ]
 
 # The public names of the types of storage_alias_spec's value, which is a function's name.

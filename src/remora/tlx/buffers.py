@@ -19,7 +19,7 @@ from remora.errors import (
     WrongShape,
     WrongType,
 )
-from remora.tlx.layouts import shared_text
+from remora.tlx.layouts import register_text, shared_text
 from remora.tlx.storage import LOWERED_IN, Placement, Storage, StorageType
 from remora.tlx.types import BarrierType, BufferType, TokenType, storage_kind
 
@@ -112,10 +112,10 @@ def local_alloc(
             hint="use tlx.storage_kind.smem",
         )
     kind = BufferType(extents, dtype, count)
+    text = shared_text(call, layout, extents, dtype)
     return call.emit(
         _reused(call, reuse, kind), [kind],
-        shape=extents, dtype=str(dtype), num=count,
-        layout=shared_text(call, layout, extents, dtype),
+        shape=extents, dtype=str(dtype), num=count, **({"layout": text} if text else {}),
     )  # fmt: skip
 
 
@@ -184,7 +184,7 @@ def _alloc(
     shape: tuple[int, ...],
     dtype: str,
     num: int,
-    layout: str | None,
+    layout: str | None = None,
 ) -> Buffers:
     buffers = Buffers(shape, DTYPES[dtype], num)
     if reuse is None:
@@ -258,15 +258,21 @@ def _store(machine: Machine, value: Any, buffer: Any) -> None:
 
 @op("tlx.local_load", lowered_in=LOWERED_IN)
 def local_load(
-    call: Call, src: Any, token: Any = None, layout: Any = None, relaxed: Any = False
+    call: Call,
+    src: Any,
+    token: Any = None,
+    layout: Any = None,
+    relaxed: Any = False,
+    rematerialize_coordinates: Any = False,
+    rematerialize_coordinates_group: Any = None,
 ) -> Any:
     """Load a buffer into registers.
 
     Args:
         src: one buffer.
         token: of a copy or a wait; only says what the load comes after.
-        layout: None: it follows from the uses.
-        relaxed: no effect here: the order of the program is kept.
+        layout: of the tensor; None: it follows from the uses.
+        relaxed, rematerialize_coordinates, rematerialize_coordinates_group: no effect here.
 
     Returns:
         a tensor of the buffer's shape and dtype.
@@ -274,14 +280,10 @@ def local_load(
     buffer = view(call, "src", src)
     if tl._unwrap_if_constexpr(token) is not None:
         call.handle("token", token, TokenType)
-    if tl._unwrap_if_constexpr(layout) is not None:
-        call.fail(
-            UnsupportedByTarget,
-            "explicit layouts are not implemented yet",
-            hint="leave layout out: it follows from the uses",
-        )
     call.constant("relaxed", relaxed, bool)
-    return call.emit([buffer], [tl.block_type(buffer.dtype, list(buffer.shape))])
+    text = register_text(call, layout, buffer.shape)
+    named = {"layout": text} if text else {}
+    return call.emit([buffer], [tl.block_type(buffer.dtype, list(buffer.shape))], **named)
 
 
 @local_load.reference

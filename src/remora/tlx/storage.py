@@ -28,7 +28,7 @@ class reuse_group_type(enum.Enum):
     distinct = "distinct"
 
 
-class reuse_group:
+class reuse_group(tl.base_value):
     """Buffers that lie over each other (shared), or beside each other (distinct), index by index.
 
     Args:
@@ -64,6 +64,15 @@ class reuse_group:
         size = self.group_size
         if not isinstance(size, int) or isinstance(size, bool) or size < 1:
             raise WrongShape(f"group_size has to be at least 1, it is {size!r}", hint="1 is one")
+        types = tuple(arg.type for arg in self.args)
+        self.type = reuse_group_ir_type(types, self.group_type, size)
+
+    def _flatten_ir(self, handles: list[Any]) -> None:
+        for arg in self.args:
+            arg._flatten_ir(handles)
+
+    def _set_name(self, builder: Any, name: str) -> None:
+        """Nothing bears the name: its elements have their own."""
 
     def __repr__(self) -> str:
         inner = ", ".join(map(repr, self.args))
@@ -79,6 +88,32 @@ class reuse_group:
                 elements.append(len(buffers))
                 buffers.append(arg)
         return self.group_type.value, self.group_size, tuple(elements)
+
+
+@dataclass(frozen=True)
+class reuse_group_ir_type(tl.base_type):
+    """The type of a group: those of its elements, and how they lie."""
+
+    elements: tuple[Any, ...]
+    group_kind: reuse_group_type
+    group_size: int
+
+    def _flatten_ir_types(self, builder: Any, out: list[Any]) -> None:
+        for element in self.elements:
+            element._flatten_ir_types(builder, out)
+
+    def _unflatten_ir(self, handles: list[Any], cursor: int) -> tuple[reuse_group, int]:
+        args = []
+        for element in self.elements:
+            arg, cursor = element._unflatten_ir(handles, cursor)
+            args.append(arg)
+        group = reuse_group(*args, group_type=self.group_kind, group_size=self.group_size)
+        return group, cursor
+
+    def mangle(self) -> str:
+        """A name for functions that take such a group."""
+        inner = "_".join(element.mangle() for element in self.elements)
+        return f"G{self.group_kind.value}{self.group_size}_{inner}_"
 
 
 class storage_alias_spec_value(Handle):

@@ -219,8 +219,8 @@ class TlxAnalysis:
         for allocation in self._uses:
             self._choose(allocation)
         for allocation, storage in self._storages.items():
-            if allocation in self.layouts:
-                storage.alignment = max(storage.alignment, self.layouts[allocation].alignment)
+            if layout := self.layouts.get(allocation):
+                storage.adopt(allocation, layout)
         # Products: the type before, so that it can be converted back at a use.
         self._before: dict[SSAValue, Attribute] = {}
         #: What a wait has to hand on besides its operand: values whose flight it ends.
@@ -365,9 +365,9 @@ class TlxAnalysis:
     def _fit_slices(self, allocation: CustomOp) -> None:
         """Narrow a swizzle that slices would cut."""
         layout = self.layouts[allocation]
-        while isinstance(layout, NvmmaShared) and layout.swizzling and self._cuts(allocation):
-            narrower = layout.swizzling // 2 if layout.swizzling > 32 else 0
-            layout = self.layouts[allocation] = replace(layout, swizzling=narrower)
+        while isinstance(layout, NvmmaShared) and layout.swizzling > 32 and self._cuts(allocation):
+            layout = replace(layout, swizzling=layout.swizzling // 2)
+            self.layouts[allocation] = layout
 
     def _cuts(self, allocation: CustomOp) -> bool:
         """Whether a slice of an allocation cuts its swizzle."""

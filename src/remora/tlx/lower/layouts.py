@@ -166,13 +166,15 @@ SharedLayout = NvmmaShared | SwizzledShared | LinearShared
 def can_read(wanted: SharedLayout, given: SharedLayout) -> bool:
     """Whether what wants one layout reads another one too.
 
-    The matrix unit reads any swizzle, and elements of 16 bits in either order.
+    The matrix unit reads any swizzle where it could have the widest, and elements of 16 bits in
+    either order.
     """
     if not isinstance(wanted, NvmmaShared) or not isinstance(given, NvmmaShared):
         return wanted == given
-    return (given.bits, given.rank) == (wanted.bits, wanted.rank) and (
-        given.transposed == wanted.transposed or wanted.bits == 16
-    )
+    swizzled = given.swizzling > 0 or wanted.swizzling == 0
+    ordered = given.transposed == wanted.transposed or wanted.bits == 16
+    same = (given.bits, given.rank) == (wanted.bits, wanted.rank)
+    return same and swizzled and ordered
 
 
 def shared_layout(text: str) -> SharedLayout:

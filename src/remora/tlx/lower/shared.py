@@ -8,9 +8,11 @@ from xdsl.dialects.builtin import DenseArrayBase, IntegerType
 from xdsl.ir import Attribute, Operation, SSAValue
 
 from remora.dsl.lowering import CustomOp, Lowering
-from remora.errors import LanguageError
+from remora.errors import ConflictingLayouts, LanguageError
 from remora.ir.build import Builder, attribute, boolean, erase, inherent, op_name
 from remora.tlx.buffers import local_alloc, local_load, local_store, local_view
+from remora.tlx.layouts import assert_same_layout, require_layout
+from remora.tlx.lower.layouts import shared_layout, with_encoding
 from remora.tlx.storage import Placement, set_buffer_overlap, storage_alias_spec
 from remora.tlx.tasks import async_task_replica_id
 
@@ -73,7 +75,34 @@ def lower_store(op: CustomOp, builder: Builder, lowering: Lowering) -> None:
 @local_load.lowering("cuda", "hip")
 def lower_load(op: CustomOp, builder: Builder, lowering: Lowering) -> SSAValue:
     """``ttg.local_load``; a conversion to an operand's layout folds into it later."""
-    return builder.value("ttg.local_load", op.operands, op.results[0].type)
+    kind: Any = op.results[0].type
+    if text := op.attributes.get("layout"):
+        loaded = builder.value("ttg.local_load", op.operands, with_encoding(kind, text))
+        return builder.value("ttg.convert_layout", [loaded], kind)
+    return builder.value("ttg.local_load", op.operands, kind)
+
+
+@require_layout.lowering("cuda", "hip")
+def lower_require(op: CustomOp, builder: Builder, lowering: Lowering) -> SSAValue:
+    """To the layout and back: the compiler decides what of it stays."""
+    kind: Any = op.results[0].type
+    there = with_encoding(kind, op.attributes["layout"])
+    value = builder.value("ttg.convert_layout", op.operands, there)
+    return builder.value("ttg.convert_layout", [value], kind)
+
+
+@assert_same_layout.lowering("cuda", "hip")
+def lower_assert(op: CustomOp, builder: Builder, lowering: Lowering) -> None:
+    """Nothing, where it holds."""
+    layouts = [lowering.analysis.layout_of(v) for v in op.operands]
+    if text := op.attributes.get("layout"):
+        layouts.append(shared_layout(text))
+    if layouts[0] != layouts[1]:
+        raise ConflictingLayouts(
+            f"tlx.assert_same_layout: the layouts are {layouts[0]} and {layouts[1]}",
+            where=op.where,
+            hint="a buffer's layout follows from its uses, where the author names none",
+        )
 
 
 @async_task_replica_id.lowering("cuda")

@@ -8,8 +8,15 @@ from dataclasses import dataclass, field
 from xdsl.ir import SSAValue
 
 from remora.dsl.lowering import CustomOp, carried_to
+from remora.errors import UnsupportedByTarget
 from remora.ir.build import Builder, i32
-from remora.tlx.lower.layouts import MemDesc, SwizzledShared, element_type
+from remora.tlx.lower.layouts import (
+    LinearShared,
+    MemDesc,
+    SharedLayout,
+    SwizzledShared,
+    element_type,
+)
 from remora.tlx.storage import (
     Placement,
     Plan,
@@ -62,6 +69,16 @@ class SharedStorage:
             for m in self.members
         ]  # fmt: skip
         check_size(limit, self.plan.needed, sizes, self.where or self.members[-1].where)
+
+    def adopt(self, member: CustomOp, layout: SharedLayout) -> None:
+        """Make the memory fit for the layout of an allocation."""
+        if isinstance(layout, LinearShared) and layout.paddings:
+            raise UnsupportedByTarget(
+                "tlx.local_alloc: an allocation with a padded layout shares no memory",
+                where=member.where,
+                hint="leave layout or reuse out",
+            )
+        self.alignment = max(self.alignment, layout.alignment)
 
     def allocate(self, builder: Builder) -> None:
         """Allocate the memory: one block for all that overlaps."""
