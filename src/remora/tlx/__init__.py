@@ -21,16 +21,18 @@ from remora.tlx.barriers import (
 )
 from remora.tlx.buffers import dtype_of, local_alloc, local_load, local_store, local_view
 from remora.tlx.clusters import (
+    async_remote_shmem_store,
     cluster_barrier,
     cluster_cta_rank,
     cluster_size_1d,
     remote_shmem_store,
+    remote_view,
 )
 from remora.tlx.copies import async_load, async_load_commit_group, async_load_wait_group
 from remora.tlx.dots import async_dot, async_dot_wait
 from remora.tlx.launch import Config, in_clusters, jit
 from remora.tlx.tasks import async_task, async_task_replica_id, async_tasks
-from remora.tlx.types import async_token, buffered_tensor, mbarrier, storage_kind
+from remora.tlx.types import async_token, buffered_tensor, mbarrier, remote_mbarrier, storage_kind
 from remora.tlx.views import local_reinterpret, local_slice, local_trans, subslice
 from remora.tlx_plugin import plugin
 
@@ -43,6 +45,7 @@ __all__ = [
     "async_load",
     "async_load_commit_group",
     "async_load_wait_group",
+    "async_remote_shmem_store",
     "async_task",
     "async_task_replica_id",
     "async_tasks",
@@ -55,9 +58,9 @@ __all__ = [
     "cluster_cta_rank",
     "cluster_size_1d",
     "dtype_of",
-    "in_clusters",
     "fence",
     "fence_async_shared",
+    "in_clusters",
     "install_aliases",
     "jit",
     "local_alloc",
@@ -71,7 +74,9 @@ __all__ = [
     "named_barrier_arrive",
     "named_barrier_wait",
     "plugin",
+    "remote_mbarrier",
     "remote_shmem_store",
+    "remote_view",
     "remove_aliases",
     "storage_kind",
     "subslice",

@@ -173,6 +173,8 @@ class TlxAnalysis:
     def __init__(self, lowering: Lowering) -> None:
         self.lowering = lowering
         self.alignment = Alignment()
+        #: Buffers and barriers, lowered, that other CTAs reach.
+        self.reached: list[SSAValue] = []
         self._by_part = {p: op for op in lowering.ops for p in op.parts}
         self._allocation: dict[SSAValue, list[CustomOp]] = {}
         self._views: dict[SSAValue, tuple[CustomOp, ...]] = {}
