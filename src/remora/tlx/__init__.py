@@ -22,10 +22,12 @@ from remora.tlx.barriers import (
 from remora.tlx.buffers import dtype_of, local_alloc, local_load, local_store, local_view
 from remora.tlx.bulk import async_store
 from remora.tlx.clusters import (
+    async_remote_shmem_store,
     cluster_barrier,
     cluster_cta_rank,
     cluster_size_1d,
     remote_shmem_store,
+    remote_view,
 )
 from remora.tlx.copies import async_load, async_load_commit_group, async_load_wait_group
 from remora.tlx.descriptors import (
@@ -41,6 +43,7 @@ from remora.tlx.device_descriptors import (
     reinterpret_tensor_descriptor,
 )
 from remora.tlx.dots import async_dot, async_dot_wait
+from remora.tlx.launch import Config, in_clusters, jit
 from remora.tlx.layouts import (
     amd_mfma_layout,
     assert_same_layout,
@@ -60,7 +63,6 @@ from remora.tlx.layouts import (
     tensor_memory_scales_layout_encoding,
     zeros,
 )
-from remora.tlx.launch import Config, in_clusters, jit
 from remora.tlx.storage import (
     StorageType,
     reuse_group,
@@ -75,6 +77,7 @@ from remora.tlx.types import (
     async_token,
     buffered_tensor,
     mbarrier,
+    remote_mbarrier,
     storage_kind,
     tensor_descriptor_ptr,
 )
@@ -82,12 +85,12 @@ from remora.tlx.views import local_reinterpret, local_slice, local_trans, subsli
 from remora.tlx_plugin import plugin
 
 __all__ = [
-    "amd_mfma_layout",
-    "assert_same_layout",
     "Config",
     "alloc_barriers",
     "alloc_warp_barrier",
     "allocate_tensor_descriptor",
+    "amd_mfma_layout",
+    "assert_same_layout",
     "async_descriptor_load",
     "async_descriptor_prefetch_tensor",
     "async_descriptor_store",
@@ -97,6 +100,7 @@ __all__ = [
     "async_load",
     "async_load_commit_group",
     "async_load_wait_group",
+    "async_remote_shmem_store",
     "async_store",
     "async_task",
     "async_task_replica_id",
@@ -106,19 +110,18 @@ __all__ = [
     "barrier_expect_bytes",
     "barrier_wait",
     "buffered_tensor",
-    "dot_operand_layout",
-    "dtype_of",
-    "layout",
-    "layout_encoding",
     "cluster_barrier",
     "cluster_cta_rank",
     "cluster_size_1d",
+    "dot_operand_layout",
     "dtype_of",
     "fence",
     "fence_async_shared",
     "in_clusters",
     "install_aliases",
     "jit",
+    "layout",
+    "layout_encoding",
     "local_alloc",
     "local_load",
     "local_reinterpret",
@@ -127,19 +130,20 @@ __all__ = [
     "local_trans",
     "local_view",
     "make_tensor_descriptor",
-    "nv_mma_shared_layout_encoding",
-    "padded_shared_layout_encoding",
-    "plugin",
-    "release_layout",
-    "require_layout",
     "mbarrier",
     "named_barrier_arrive",
     "named_barrier_wait",
+    "nv_mma_shared_layout_encoding",
+    "padded_shared_layout_encoding",
     "plugin",
     "prefetch",
     "reinterpret_tensor_descriptor",
+    "release_layout",
+    "remote_mbarrier",
     "remote_shmem_store",
+    "remote_view",
     "remove_aliases",
+    "require_layout",
     "reuse_group",
     "reuse_group_ir_type",
     "reuse_group_type",
@@ -152,9 +156,9 @@ __all__ = [
     "storage_alias_spec_type_class",
     "storage_kind",
     "subslice",
-    "tensor_descriptor_ptr",
     "swizzled_layout",
     "swizzled_shared_layout_encoding",
+    "tensor_descriptor_ptr",
     "tensor_memory_layout_encoding",
     "tensor_memory_scales_layout_encoding",
     "zeros",

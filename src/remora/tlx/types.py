@@ -118,6 +118,30 @@ class BarrierType(HandleType):
         return f"Bar{self.num}_{self.arrive_count}{'w' * self.is_warp_barrier}"
 
 
+class remote_mbarrier(Handle):
+    """A barrier in the shared memory of another CTA of the cluster."""
+
+    type: RemoteBarrierType
+
+
+@dataclass(frozen=True)
+class RemoteBarrierType(HandleType):
+    """A barrier of another CTA; arguments as of ``BarrierType``."""
+
+    arrive_count: int
+    is_warp_barrier: bool = False
+    noun: ClassVar[str] = "another CTA's barrier"
+    source: ClassVar[str] = "tlx.remote_view gives another CTA's barrier"
+    value_class: ClassVar[type[Handle]] = remote_mbarrier
+
+    def __str__(self) -> str:
+        return f"another CTA's {'warp ' * self.is_warp_barrier}barrier"
+
+    def mangle(self) -> str:
+        """See ``HandleType``."""
+        return f"RBar{self.arrive_count}{'w' * self.is_warp_barrier}"
+
+
 class async_token(Handle):
     """Stands for an asynchronous copy, or a group of them."""
 

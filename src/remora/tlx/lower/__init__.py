@@ -23,6 +23,8 @@ __all__ = [
     "shared",
     "views",
 ]
-from remora.tlx.lower import analysis, barriers, clusters, cuda, descriptors, hip, shared, views
+from remora.tlx.lower import clusters
+
+__all__ = ["analysis", "clusters", "cuda", "hip", "shared"]
 
 __all__ = ["analysis", "barriers", "clusters", "cuda", "descriptors", "hip", "shared", "views"]

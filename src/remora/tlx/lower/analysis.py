@@ -201,6 +201,8 @@ class TlxAnalysis:
     def __init__(self, lowering: Lowering) -> None:
         self.lowering = lowering
         self.alignment = Alignment()
+        #: Buffers and barriers, lowered, that other CTAs reach.
+        self.reached: list[SSAValue] = []
         self._by_part = {p: op for op in lowering.ops for p in op.parts}
         if any(Box.of(v.type) for op in lowering.ops for v in (*op.operands, *op.results)):
             encode_descriptors(lowering.module)
