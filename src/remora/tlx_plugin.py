@@ -36,6 +36,15 @@ OPERATIONS = (
     "local_slice",
     "subslice",
     "local_reinterpret",
+    "storage_alias_spec",
+    "set_buffer_overlap",
+    "amd_mfma_layout",
+    "dot_operand_layout",
+    "slice_layout",
+    "require_layout",
+    "release_layout",
+    "assert_same_layout",
+    "zeros",
     "dtype_of",
     "alloc_barriers",
     "alloc_warp_barrier",
@@ -46,6 +55,15 @@ OPERATIONS = (
     "named_barrier_arrive",
     "fence",
     "fence_async_shared",
+    "async_descriptor_load",
+    "async_descriptor_store",
+    "async_descriptor_store_wait",
+    "async_descriptor_prefetch_tensor",
+    "prefetch",
+    "async_store",
+    "allocate_tensor_descriptor",
+    "make_tensor_descriptor",
+    "reinterpret_tensor_descriptor",
 )
 
 outline = PassRef(
@@ -58,6 +76,19 @@ pipeline = (
     .insert(outline, at="ttir/start")
     .insert(specialize, after="ttgir/convert_to_ttgpuir")
     .check("llir", "remora.tlx.limits:check_shared_memory", trigger=TRIGGER)
+)
+
+# Where stock Triton has given all descriptors their layouts.
+fit = PassRef(
+    "remora.tlx.lower.boxes:FitDescriptors",
+    trigger="unrealized_conversion_cast",
+    also=("remora.tlx",),
+)
+
+descriptors = (
+    Pipeline("tlx-descriptors")
+    .insert(fit, after="ttgir/optimize_descriptor_encoding")
+    .when(target="cuda")
 )
 
 
@@ -84,7 +115,7 @@ clusters = (
 plugin = Plugin(
     name="tlx",
     version="0.1.0",
-    passes=(PassRef(LOWER_OPERATIONS), outline, specialize),
+    passes=(PassRef(LOWER_OPERATIONS), outline, specialize, fit),
     ops=tuple(f"remora.tlx:{name}" for name in OPERATIONS),
-    pipelines=(pipeline, clusters),
+    pipelines=(pipeline, descriptors, clusters),
 )

@@ -20,6 +20,7 @@ from remora.tlx.barriers import (
     named_barrier_wait,
 )
 from remora.tlx.buffers import dtype_of, local_alloc, local_load, local_store, local_view
+from remora.tlx.bulk import async_store
 from remora.tlx.clusters import (
     async_remote_shmem_store,
     cluster_barrier,
@@ -29,10 +30,57 @@ from remora.tlx.clusters import (
     remote_view,
 )
 from remora.tlx.copies import async_load, async_load_commit_group, async_load_wait_group
+from remora.tlx.descriptors import (
+    async_descriptor_load,
+    async_descriptor_prefetch_tensor,
+    async_descriptor_store,
+    async_descriptor_store_wait,
+    prefetch,
+)
+from remora.tlx.device_descriptors import (
+    allocate_tensor_descriptor,
+    make_tensor_descriptor,
+    reinterpret_tensor_descriptor,
+)
 from remora.tlx.dots import async_dot, async_dot_wait
 from remora.tlx.launch import Config, in_clusters, jit
+from remora.tlx.layouts import (
+    amd_mfma_layout,
+    assert_same_layout,
+    dot_operand_layout,
+    layout,
+    layout_encoding,
+    nv_mma_shared_layout_encoding,
+    padded_shared_layout_encoding,
+    release_layout,
+    require_layout,
+    shared_layout_encoding,
+    shared_linear_layout_encoding,
+    slice_layout,
+    swizzled_layout,
+    swizzled_shared_layout_encoding,
+    tensor_memory_layout_encoding,
+    tensor_memory_scales_layout_encoding,
+    zeros,
+)
+from remora.tlx.storage import (
+    StorageType,
+    reuse_group,
+    reuse_group_ir_type,
+    reuse_group_type,
+    set_buffer_overlap,
+    storage_alias_spec,
+    storage_alias_spec_value,
+)
 from remora.tlx.tasks import async_task, async_task_replica_id, async_tasks
-from remora.tlx.types import async_token, buffered_tensor, mbarrier, remote_mbarrier, storage_kind
+from remora.tlx.types import (
+    async_token,
+    buffered_tensor,
+    mbarrier,
+    remote_mbarrier,
+    storage_kind,
+    tensor_descriptor_ptr,
+)
 from remora.tlx.views import local_reinterpret, local_slice, local_trans, subslice
 from remora.tlx_plugin import plugin
 
@@ -40,12 +88,20 @@ __all__ = [
     "Config",
     "alloc_barriers",
     "alloc_warp_barrier",
+    "allocate_tensor_descriptor",
+    "amd_mfma_layout",
+    "assert_same_layout",
+    "async_descriptor_load",
+    "async_descriptor_prefetch_tensor",
+    "async_descriptor_store",
+    "async_descriptor_store_wait",
     "async_dot",
     "async_dot_wait",
     "async_load",
     "async_load_commit_group",
     "async_load_wait_group",
     "async_remote_shmem_store",
+    "async_store",
     "async_task",
     "async_task_replica_id",
     "async_tasks",
@@ -57,12 +113,15 @@ __all__ = [
     "cluster_barrier",
     "cluster_cta_rank",
     "cluster_size_1d",
+    "dot_operand_layout",
     "dtype_of",
     "fence",
     "fence_async_shared",
     "in_clusters",
     "install_aliases",
     "jit",
+    "layout",
+    "layout_encoding",
     "local_alloc",
     "local_load",
     "local_reinterpret",
@@ -70,17 +129,44 @@ __all__ = [
     "local_store",
     "local_trans",
     "local_view",
+    "make_tensor_descriptor",
     "mbarrier",
     "named_barrier_arrive",
     "named_barrier_wait",
+    "nv_mma_shared_layout_encoding",
+    "padded_shared_layout_encoding",
     "plugin",
+    "prefetch",
+    "reinterpret_tensor_descriptor",
+    "release_layout",
     "remote_mbarrier",
     "remote_shmem_store",
     "remote_view",
     "remove_aliases",
+    "require_layout",
+    "reuse_group",
+    "reuse_group_ir_type",
+    "reuse_group_type",
+    "set_buffer_overlap",
+    "shared_layout_encoding",
+    "shared_linear_layout_encoding",
+    "slice_layout",
+    "storage_alias_spec",
+    "storage_alias_spec_type",
+    "storage_alias_spec_type_class",
     "storage_kind",
     "subslice",
+    "swizzled_layout",
+    "swizzled_shared_layout_encoding",
+    "tensor_descriptor_ptr",
+    "tensor_memory_layout_encoding",
+    "tensor_memory_scales_layout_encoding",
+    "zeros",
 ]
+
+# The public names of the types of storage_alias_spec's value, which is a function's name.
+storage_alias_spec_type = StorageType
+storage_alias_spec_type_class = storage_alias_spec_value
 
 plugin.activate()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import math
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -62,6 +63,11 @@ class BufferType(HandleType):
     noun: ClassVar[str] = "a buffer"
     source: ClassVar[str] = "tlx.local_alloc gives buffers, tlx.local_view one of them"
     value_class: ClassVar[type[Handle]] = buffered_tensor
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of all of them."""
+        return math.prod(self.shape) * max(self.num, 1) * bits(self.dtype) // 8
 
     @property
     def scalar(self) -> Any:
@@ -154,6 +160,42 @@ class TokenType(HandleType):
     def mangle(self) -> str:
         """See ``HandleType``."""
         return "Token"
+
+
+class tensor_descriptor_ptr(Allocation):
+    """Places in global memory for tensor descriptors; ``x[i]`` is one of them."""
+
+    type: DescriptorPlacesType
+
+    def __getitem__(self, i: Any, _semantic: Any = None, _generator: Any = None) -> Any:
+        from remora.tlx.device_descriptors import descriptor_place
+
+        return descriptor_place(self, i, _semantic=_semantic, _generator=_generator)
+
+    @property
+    def num(self) -> int:
+        """How many places there are."""
+        return self.type.num
+
+
+@dataclass(frozen=True)
+class DescriptorPlacesType(HandleType):
+    """The type of places for tensor descriptors.
+
+    num: how many.
+    """
+
+    num: int
+    noun: ClassVar[str] = "a place for tensor descriptors"
+    source: ClassVar[str] = "tlx.allocate_tensor_descriptor gives places"
+    value_class: ClassVar[type[Handle]] = tensor_descriptor_ptr
+
+    def __str__(self) -> str:
+        return f"{self.num} places for tensor descriptors"
+
+    def mangle(self) -> str:
+        """See ``HandleType``."""
+        return f"Places{self.num}"
 
 
 def bits(dtype: Any) -> int:

@@ -26,6 +26,7 @@ from remora.errors import AccumulatorInFlight, ConflictingLayouts
 from remora.ir.alignment import Alignment
 from remora.ir.build import Builder, i32, op_name, set_type
 from remora.ir.locations import source_line
+from remora.tlx.lower.boxes import Box, encode_descriptors
 from remora.tlx.lower.layouts import (
     MemDesc,
     NvmmaShared,
@@ -39,8 +40,10 @@ from remora.tlx.lower.layouts import (
     with_encoding,
 )
 from remora.tlx.lower.layouts import element_type as mlir_element
-from remora.tlx.lower.lifetimes import Buffer, Lifetimes
+from remora.tlx.lower.lifetimes import Buffer, Lifetimes, comes_after
+from remora.tlx.lower.sharing import SharedStorage, storages
 from remora.tlx.lower.views import SLICES, VIEWS, cut_tile, keeps_elements
+from remora.tlx.storage import Placement
 
 _CONTROL_FLOW = ("scf.for", "scf.while", "scf.condition", "scf.yield", "cf.br", "cf.cond_br")
 
@@ -55,6 +58,27 @@ _ASYNCHRONOUS = (
     "tlx.barrier_arrive",
     "tlx.named_barrier_wait",
     "tlx.named_barrier_arrive",
+    "tlx.async_descriptor_load",
+    "tlx.async_descriptor_store",
+    "tlx.async_descriptor_store_wait",
+)
+
+
+#: Those of ``_ASYNCHRONOUS`` whose groups copies of stock pipelining would join.
+_IN_GROUPS = ("tlx.async_load", "tlx.async_load_commit_group", "tlx.async_load_wait_group")
+
+#: Copies out of a buffer, in groups that ``async_descriptor_store_wait`` waits for.
+_STORES = ("tlx.async_descriptor_store", "tlx.async_store")
+
+#: What stock Triton pipelines, in a loop whose own body has it.
+_PIPELINED = (
+    "tt.load",
+    "tt.descriptor_load",
+    "tt.descriptor_gather",
+    "tt.dot",
+    "tt.dot_scaled",
+    "tlx.async_dot",
+    "tlx.async_dot_wait",
 )
 
 
@@ -81,6 +105,10 @@ class Use(NamedTuple):
 #: Operations that allocate shared memory: ``shape``, ``dtype`` and ``num`` are attributes.
 ALLOCATIONS = {"tlx.local_alloc", "tlx.alloc_barriers", "tlx.alloc_warp_barrier"}
 
+
+#: Operations that write the buffer that their second operand is: in the order of the tensor that
+#: the first one is; from a descriptor, row-major.
+WRITES = {"tlx.async_load", "tlx.local_store", "tlx.async_descriptor_load"}
 
 #: What a use wants of the layout of what its operand is: ``wish(analysis, use, shape, bits,
 #: order)``; None where any will do. The shape is the one that the layout is laid over: of a
@@ -176,17 +204,25 @@ class TlxAnalysis:
         #: Buffers and barriers, lowered, that other CTAs reach.
         self.reached: list[SSAValue] = []
         self._by_part = {p: op for op in lowering.ops for p in op.parts}
+        if any(Box.of(v.type) for op in lowering.ops for v in (*op.operands, *op.results)):
+            encode_descriptors(lowering.module)
         self._allocation: dict[SSAValue, list[CustomOp]] = {}
         self._views: dict[SSAValue, tuple[CustomOp, ...]] = {}
         self.layouts: dict[CustomOp, SharedLayout] = {}
         # Views with a layout of their own, and who wants it.
         self._laid_anew: dict[CustomOp, Wish] = {}
         self._uses: dict[CustomOp, list[Use]] = {}
+        #: Allocations, with views, that an operand stands for.
+        self._sources: dict[tuple[CustomOp, int], list[tuple[CustomOp, tuple[CustomOp, ...]]]] = {}
+        self._storages = storages(lowering.ops)
         for op in lowering.ops:
             if op.name in ALLOCATIONS:
                 self._uses[op] = list(self._follow(op))
         for allocation in self._uses:
             self._choose(allocation)
+        for allocation, storage in self._storages.items():
+            if layout := self.layouts.get(allocation):
+                storage.adopt(allocation, layout)
         # Products: the type before, so that it can be converted back at a use.
         self._before: dict[SSAValue, Attribute] = {}
         #: What a wait has to hand on besides its operand: values whose flight it ends.
@@ -223,6 +259,7 @@ class TlxAnalysis:
                 custom = self._by_part.get(use.operation)
                 if custom is None:
                     continue
+                self._sources.setdefault((custom, use.index), []).append((allocation, views))
                 if custom.name in VIEWS and use.index == 0:
                     work.extend((r, (*views, custom)) for r in custom.results)
                 else:
@@ -253,10 +290,37 @@ class TlxAnalysis:
             return next(memdesc for memdesc in known if memdesc.type == value.type)
         return self._seen_through(self._allocation[value][0], self._views[value])[-1]
 
+    def source_of(self, view: CustomOp) -> MemDesc:
+        """What the buffer is that a view is taken of."""
+        allocation, views = self._sources[view, 0][0]
+        return self._seen_through(allocation, views)[-1]
+
+    def storage_of(self, op: CustomOp) -> SharedStorage | None:
+        """The memory that an allocation shares with others, or that a ``storage_alias_spec`` is."""
+        return self._storages.get(op)
+
+    def placement_of(self, view: CustomOp) -> Placement | None:
+        """Where the allocation lies of which a view is taken; None: in memory of its own."""
+        if not self.source_of(view).num:
+            return None
+        places = {
+            storage.placement(allocation) if (storage := self.storage_of(allocation)) else None
+            for allocation, _ in self._sources[view, 0]
+        }
+        if len(places) > 1:
+            raise ConflictingLayouts(
+                "a loop or a branch gives one variable allocations that lie differently in the "
+                "memory that they share",
+                where=view.where,
+                hint="take a buffer of each, with tlx.local_view, before they meet",
+            )
+        return places.pop()
+
     def _root(self, allocation: CustomOp) -> MemDesc:
         a = allocation.attributes
-        layout = self.layouts.get(allocation)
-        return MemDesc(a["shape"], mlir_element(a["dtype"]), layout, a["num"])
+        layout, storage = self.layouts.get(allocation), self.storage_of(allocation)
+        num = storage.count(allocation) if storage else a["num"]
+        return MemDesc(a["shape"], mlir_element(a["dtype"]), layout, num)
 
     def _seen_through(
         self,
@@ -303,9 +367,9 @@ class TlxAnalysis:
     def _fit_slices(self, allocation: CustomOp) -> None:
         """Narrow a swizzle that slices would cut."""
         layout = self.layouts[allocation]
-        while isinstance(layout, NvmmaShared) and layout.swizzling and self._cuts(allocation):
-            narrower = layout.swizzling // 2 if layout.swizzling > 32 else 0
-            layout = self.layouts[allocation] = replace(layout, swizzling=narrower)
+        while isinstance(layout, NvmmaShared) and layout.swizzling > 32 and self._cuts(allocation):
+            layout = replace(layout, swizzling=layout.swizzling // 2)
+            self.layouts[allocation] = layout
 
     def _cuts(self, allocation: CustomOp) -> bool:
         """Whether a slice of an allocation cuts its swizzle."""
@@ -352,9 +416,11 @@ class TlxAnalysis:
             seen = self._seen_through(allocation, use.views)
             if not all(map(keeps_elements, use.views, seen)):
                 return default
-            if use.operand == 1 and use.op.name in ("tlx.async_load", "tlx.local_store"):
+            if use.operand == 1 and use.op.name in WRITES:
                 load = loaded_by(use.op.operands[0])
                 order = order_of(load.results[0].type) if load is not None else None
+                if use.op.name == "tlx.async_descriptor_load":
+                    order = tuple(reversed(range(len(seen[-1].shape))))
                 orders.add(self._order_behind(use, seen, order) or default)
         return orders.pop() if len(orders) == 1 else default
 
@@ -599,6 +665,8 @@ class TlxAnalysis:
                 [use.op for use in uses],
                 [use.op for use in uses if use.op.name == "tlx.async_load"],
                 [use.op for use in uses if use.op.name == "tlx.async_dot"],
+                [use.op for use in uses if _may_be_left(use.op)],
+                [use.op for use in uses if use.op.name in _STORES],
             )
             for allocation, uses in self._uses.items()
         )
@@ -610,28 +678,46 @@ class TlxAnalysis:
 
         Stock software pipelining would move TLX's copies, products and waits,
         and groups of its own would make the author's counts wrong: it has to
-        stay away from those, whatever the loop says.
+        stay away from those, whatever the loop says. Loops without anything to
+        pipeline but stores of descriptors are left to it: a mark would have
+        each of those stores wait for the one before.
         """
         for op in self.lowering.ops:
             parent = op.op.parent_op()
             counts = op.name in _ASYNCHRONOUS and self.lowering.target.backend == "cuda"
             while parent is not None:
                 said = "tt.num_stages" in parent.attributes
-                if op_name(parent) == "scf.for" and (counts or not said):
+                stays_away = op.name in _IN_GROUPS or self._is_pipelined(parent)
+                if op_name(parent) == "scf.for" and (counts or not said) and stays_away:
                     parent.attributes["tt.num_stages"] = i32(0)
                 parent = parent.parent_op()
 
-
-def comes_after(op: Operation, before: Operation) -> bool:
-    """Whether an operation surely runs after another one, which surely ran."""
-    block = before.parent
-    holder: Operation | None = op
-    while holder is not None and holder.parent is not block:
-        holder = holder.parent_op()
-    if holder is None or holder is before:
+    def _is_pipelined(self, loop: Operation) -> bool:
+        """Whether stock Triton would pipeline a loop: its own body, not loops in it."""
+        for op in loop.walk():
+            custom = self._by_part.get(op)
+            if op_name(op) in _PIPELINED or (custom and custom.name in _PIPELINED):
+                holder = op.parent_op()
+                while holder is not None and op_name(holder) != "scf.for":
+                    holder = holder.parent_op()
+                if holder is loop:
+                    return True
         return False
-    assert block is not None
-    return block.get_operation_index(holder) > block.get_operation_index(before)
+
+
+def _may_be_left(op: CustomOp) -> bool:
+    """Whether a copy that completes on a barrier may be one that nobody waits for.
+
+    A predicate is there to leave such copies out; tasks wait for what others copy.
+    """
+    always = op.name == "tlx.bulk_load" or (
+        op.name == "tlx.async_descriptor_load" and len(op.operands) == 3 + op.attributes["rank"]
+    )
+    holder = op.op.parent_op()
+    while always and holder is not None:
+        always = op_name(holder) != "ttg.warp_specialize"
+        holder = holder.parent_op()
+    return always
 
 
 def _begins(block: Block, op: Operation) -> bool:

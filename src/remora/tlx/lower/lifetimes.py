@@ -22,14 +22,17 @@ from remora.ir.build import Builder, op_name
 class Buffer:
     """An allocation with what happens to it.
 
-    uses: all of its uses. copies: those that copy into it asynchronously.
-    products: those that read it asynchronously.
+    uses: all of its uses. copies: those that copy into it asynchronously, in groups.
+    products: those that read it asynchronously. loads: those that copy into it, and
+    complete on a barrier. stores: those that copy out of it.
     """
 
     allocation: CustomOp
     uses: list[CustomOp]
     copies: list[CustomOp]
     products: list[CustomOp]
+    loads: list[CustomOp]
+    stores: list[CustomOp]
 
 
 class Lifetimes:
@@ -41,6 +44,8 @@ class Lifetimes:
     def __init__(self, ops: Sequence[CustomOp], drain: Callable[[Builder], None]) -> None:
         self._copy_waits = [op for op in ops if op.name == "tlx.async_load_wait_group"]
         self._product_waits = [op for op in ops if op.name == "tlx.async_dot_wait"]
+        self._store_waits = [op for op in ops if op.name == "tlx.async_descriptor_store_wait"]
+        self._barrier_waits = [op for op in ops if op.name == "tlx.barrier_wait"]
         self._drain = drain
         # Where the drained buffers of a block end, and who they are.
         self._drained: dict[Block, tuple[Operation, list[CustomOp]]] = {}
@@ -49,7 +54,7 @@ class Lifetimes:
         """Extend the lives of buffers; call it once, before anything is lowered."""
         to_the_end: list[Buffer] = []
         for buffer in buffers:
-            if not (buffer.copies or buffer.products):
+            if not (buffer.copies or buffer.products or buffer.loads or buffer.stores):
                 continue
             if _is_structured(buffer):
                 self._extend_in_block(buffer)
@@ -70,6 +75,11 @@ class Lifetimes:
         block = _block_of(buffer.allocation)
         last = _last(buffer.uses, block)
         ends.append(last)
+        assert block.last_op is not None
+        if buffer.stores:
+            ends.append(_done(buffer.stores, self._store_waits, block) or block.last_op)
+        if buffer.loads:
+            ends.append(_waited(buffer.loads, self._barrier_waits, block) or block.last_op)
         if buffer.copies:
             done = _done(buffer.copies, self._copy_waits, block)
             if done is None:
@@ -92,7 +102,7 @@ class Lifetimes:
             done = _done(buffer.products, self._product_waits, block)
             holder = block.parent_op()
             if done is None and holder is not None and op_name(holder) != "tt.func":
-                _move(buffer.allocation, InsertPoint.before(holder))
+                _move(buffer.allocation.op, InsertPoint.before(holder))
                 continue
             end = done or block.last_op
             assert end is not None
@@ -103,7 +113,7 @@ class Lifetimes:
         for region in dict.fromkeys(_region_of(b.allocation) for b in buffers):
             own = [b for b in buffers if _region_of(b.allocation) is region]
             for buffer in own:
-                _move(buffer.allocation, InsertPoint.at_start(region.blocks[0]))
+                _move(buffer.allocation.op, InsertPoint.at_start(region.blocks[0]))
             for block in region.blocks:
                 end = block.last_op
                 if end is None or op_name(end) != "tt.return":
@@ -130,15 +140,51 @@ def _done(started: Sequence[CustomOp], waits: Sequence[CustomOp], block: Block) 
     return last if inner else None
 
 
+def _waited(
+    started: Sequence[CustomOp], waits: Sequence[CustomOp], block: Block
+) -> Operation | None:
+    """The operation of a block that waits after the last one of ``started``, or None.
+
+    Which barrier is waited for is not looked at: an author who waits after a loop for
+    what the loop left in flight does so for all.
+    """
+    last = _last(started, block)
+    holders = (_holder(wait.op, block) for wait in waits)
+    after = [h for h in holders if h is not None and _position(h) > _position(last)]
+    if after:
+        return min(after, key=_position)
+    inner = [b for region in last.regions for b in region.blocks]
+    for nested in inner:
+        own = [s for s in started if _is_within(s.op, nested)]
+        if own and _waited(own, waits, nested) is None:
+            return None
+    return last if inner else None
+
+
 def _deallocate(allocation: CustomOp, builder: Builder) -> None:
     # The handle becomes the buffer when the allocation is lowered.
     builder.op("ttg.local_dealloc", allocation.results)
 
 
-def _move(allocation: CustomOp, point: InsertPoint) -> None:
-    """An allocation has no operands: it can be made anywhere before its uses."""
-    allocation.op.detach()
-    Rewriter.insert_op(allocation.op, point)
+def _move(op: Operation, point: InsertPoint) -> None:
+    """An allocation can be made anywhere before its uses, if what it shares memory with is too."""
+    op.detach()
+    Rewriter.insert_op(op, point)
+    for operand in op.operands:
+        if isinstance(operand.owner, Operation) and not comes_after(op, operand.owner):
+            _move(operand.owner, InsertPoint.before(op))
+
+
+def comes_after(op: Operation, before: Operation) -> bool:
+    """Whether an operation surely runs after another one, which surely ran."""
+    block = before.parent
+    holder: Operation | None = op
+    while holder is not None and holder.parent is not block:
+        holder = holder.parent_op()
+    if holder is None or holder is before:
+        return False
+    assert block is not None
+    return block.get_operation_index(holder) > block.get_operation_index(before)
 
 
 def _is_structured(buffer: Buffer) -> bool:

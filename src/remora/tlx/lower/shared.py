@@ -8,23 +8,62 @@ from xdsl.dialects.builtin import DenseArrayBase, IntegerType
 from xdsl.ir import Attribute, Operation, SSAValue
 
 from remora.dsl.lowering import CustomOp, Lowering
-from remora.errors import LanguageError
+from remora.errors import ConflictingLayouts, LanguageError
 from remora.ir.build import Builder, attribute, boolean, erase, inherent, op_name
 from remora.tlx.buffers import local_alloc, local_load, local_store, local_view
+from remora.tlx.layouts import assert_same_layout, require_layout
+from remora.tlx.lower.layouts import shared_layout, with_encoding
+from remora.tlx.storage import Placement, set_buffer_overlap, storage_alias_spec
 from remora.tlx.tasks import async_task_replica_id
 
 
 @local_alloc.lowering("cuda", "hip")
 def lower_alloc(op: CustomOp, builder: Builder, lowering: Lowering) -> SSAValue:
-    """``ttg.local_alloc`` without a source."""
-    return builder.value("ttg.local_alloc", [], lowering.analysis.memdesc_of(op))
+    """``ttg.local_alloc`` without a source, or a part of one that several share."""
+    kind = lowering.analysis.memdesc_of(op)
+    shared = lowering.analysis.storage_of(op)
+    if shared is None:
+        return builder.value("ttg.local_alloc", [], kind)
+    if shared.root is op:
+        shared.allocate(builder)
+    return builder.value("ttg.memdesc_reinterpret", [shared.block_of(op)], kind)
+
+
+@storage_alias_spec.lowering("cuda", "hip")
+def lower_spec(op: CustomOp, builder: Builder, lowering: Lowering) -> SSAValue:
+    """The memory that the allocations share; the handle itself stands for nothing."""
+    lowering.analysis.storage_of(op).allocate(builder)
+    return builder.constant(0, 64)
+
+
+@set_buffer_overlap.lowering("cuda", "hip")
+def lower_overlap(op: CustomOp, builder: Builder, lowering: Lowering) -> None:
+    """Nothing: the analysis has placed the allocations."""
 
 
 @local_view.lowering("cuda", "hip")
 def lower_view(op: CustomOp, builder: Builder, lowering: Lowering) -> SSAValue:
     """``ttg.memdesc_index``."""
+    buffers, index = op.operands
+    placement = lowering.analysis.placement_of(op)
+    if placement is not None:
+        index = _placed(index, placement, lowering.analysis.source_of(op).bytes, builder)
     kind = lowering.analysis.view_type(op.results[0])
-    return builder.value("ttg.memdesc_index", op.operands, kind)
+    return builder.value("ttg.memdesc_index", [buffers, index], kind)
+
+
+def _placed(index: SSAValue, placement: Placement, size: int, builder: Builder) -> SSAValue:
+    """The index of a buffer of ``size`` bytes among all that fit into its block."""
+
+    def number(name: str, left: SSAValue, right: int) -> SSAValue:
+        return builder.value(f"arith.{name}", [left, builder.constant(right)], left.type)
+
+    if placement.stride != placement.group * size:
+        within = number("remsi", index, placement.group)
+        group = number("divsi", index, placement.group)
+        index = number("muli", group, placement.stride // size)
+        index = builder.value("arith.addi", [index, within], index.type)
+    return number("addi", index, placement.offset // size) if placement.offset else index
 
 
 @local_store.lowering("cuda", "hip")
@@ -36,7 +75,34 @@ def lower_store(op: CustomOp, builder: Builder, lowering: Lowering) -> None:
 @local_load.lowering("cuda", "hip")
 def lower_load(op: CustomOp, builder: Builder, lowering: Lowering) -> SSAValue:
     """``ttg.local_load``; a conversion to an operand's layout folds into it later."""
-    return builder.value("ttg.local_load", op.operands, op.results[0].type)
+    kind: Any = op.results[0].type
+    if text := op.attributes.get("layout"):
+        loaded = builder.value("ttg.local_load", op.operands, with_encoding(kind, text))
+        return builder.value("ttg.convert_layout", [loaded], kind)
+    return builder.value("ttg.local_load", op.operands, kind)
+
+
+@require_layout.lowering("cuda", "hip")
+def lower_require(op: CustomOp, builder: Builder, lowering: Lowering) -> SSAValue:
+    """To the layout and back: the compiler decides what of it stays."""
+    kind: Any = op.results[0].type
+    there = with_encoding(kind, op.attributes["layout"])
+    value = builder.value("ttg.convert_layout", op.operands, there)
+    return builder.value("ttg.convert_layout", [value], kind)
+
+
+@assert_same_layout.lowering("cuda", "hip")
+def lower_assert(op: CustomOp, builder: Builder, lowering: Lowering) -> None:
+    """Nothing, where it holds."""
+    layouts = [lowering.analysis.layout_of(v) for v in op.operands]
+    if text := op.attributes.get("layout"):
+        layouts.append(shared_layout(text))
+    if layouts[0] != layouts[1]:
+        raise ConflictingLayouts(
+            f"tlx.assert_same_layout: the layouts are {layouts[0]} and {layouts[1]}",
+            where=op.where,
+            hint="a buffer's layout follows from its uses, where the author names none",
+        )
 
 
 @async_task_replica_id.lowering("cuda")
