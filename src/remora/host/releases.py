@@ -29,6 +29,8 @@ class Features:
     version: the release, as Triton says it.
     stage_hook: ``knobs.runtime.add_stages_inspection_hook`` exists.
     bridge: libtriton exports every C++ symbol that the bridge calls.
+    cache_policies: loads and copies carry a cache policy as one attribute
+        (``cachePolicy``), not ``cache`` and ``evict``; stores of descriptors carry it too.
     calls_carry_tensors: TTIR to TTGIR conversion updates the signature of a
         function without a body, so that a call to it can carry tensors.
     dot_wait_synchronises: the wait for products of a warp group is also a
@@ -37,15 +39,19 @@ class Features:
     explicit_native_plugins: native plugins are loaded by explicit calls
         (``passes.plugin.extend_with``) and not through ``TRITON_PLUGIN_PATHS``.
     nanobind: the binding is nanobind's (pybind11's before).
+    store_waits_read_only: the wait for stores of descriptors says whether it waits
+        for reads only; before it always does.
     """
 
     version: str
     stage_hook: bool
     bridge: bool
+    cache_policies: bool
     calls_carry_tensors: bool
     dot_wait_synchronises: bool
     explicit_native_plugins: bool
     nanobind: bool
+    store_waits_read_only: bool
 
     def rows(self) -> list[tuple[str, str]]:
         """Name and value of each property, for people."""
@@ -106,6 +112,7 @@ def features() -> Features:
         version=version,
         stage_hook=stage_hook,
         bridge=not missing,
+        cache_policies=has_symbol("_ZN4mlir6triton6LoadOp14getCachePolicyEv"),
         calls_carry_tensors=_calls_carry_tensors(),
         # The release that made it one added an attribute to switch it off.
         dot_wait_synchronises=has_symbol(
@@ -113,6 +120,9 @@ def features() -> Features:
         ),
         explicit_native_plugins=hasattr(ir, "extend_dialects_with"),
         nanobind=type(ir.module).__module__ == "nanobind",
+        store_waits_read_only=has_symbol(
+            "_ZN4mlir6triton10nvidia_gpu14TMAStoreWaitOp11getReadOnlyEv"
+        ),
     )
 
 

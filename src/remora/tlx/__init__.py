@@ -27,6 +27,13 @@ from remora.tlx.clusters import (
     remote_shmem_store,
 )
 from remora.tlx.copies import async_load, async_load_commit_group, async_load_wait_group
+from remora.tlx.descriptors import (
+    async_descriptor_load,
+    async_descriptor_prefetch_tensor,
+    async_descriptor_store,
+    async_descriptor_store_wait,
+    prefetch,
+)
 from remora.tlx.dots import async_dot, async_dot_wait
 from remora.tlx.launch import Config, in_clusters, jit
 from remora.tlx.tasks import async_task, async_task_replica_id, async_tasks
@@ -38,6 +45,10 @@ __all__ = [
     "Config",
     "alloc_barriers",
     "alloc_warp_barrier",
+    "async_descriptor_load",
+    "async_descriptor_prefetch_tensor",
+    "async_descriptor_store",
+    "async_descriptor_store_wait",
     "async_dot",
     "async_dot_wait",
     "async_load",
@@ -72,6 +83,7 @@ __all__ = [
     "named_barrier_wait",
     "plugin",
     "remote_shmem_store",
+    "prefetch",
     "remove_aliases",
     "storage_kind",
     "subslice",

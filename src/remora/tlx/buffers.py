@@ -249,15 +249,17 @@ def _load(machine: Machine, buffer: Any) -> np.ndarray[Any, Any]:
 
 @op("tlx.dtype_of")
 def dtype_of(call: Call, value: Any) -> Any:
-    """The element type of a pointer, a tensor (of pointers) or a buffer."""
+    """The element type of a pointer, a tensor (of pointers), a descriptor or a buffer."""
     value = tl._unwrap_if_constexpr(value)
+    if isinstance(value, tl.tensor_descriptor_base):
+        return value.dtype
     if isinstance(value, Handle) and isinstance(value.type, BufferType):
         return value.type.dtype
     if not isinstance(value, tl.tensor):
         call.fail(
             WrongType,
             f"{value!r} has no element type",
-            hint="give a pointer, a tensor or a buffer",
+            hint="give a pointer, a tensor, a descriptor or a buffer",
         )
     scalar = value.type.scalar
     return scalar.element_ty if scalar.is_ptr() else scalar

@@ -26,6 +26,7 @@ from remora.errors import AccumulatorInFlight, ConflictingLayouts
 from remora.ir.alignment import Alignment
 from remora.ir.build import Builder, i32, op_name, set_type
 from remora.ir.locations import source_line
+from remora.tlx.lower.boxes import Box, encode_descriptors
 from remora.tlx.lower.layouts import (
     MemDesc,
     NvmmaShared,
@@ -55,6 +56,9 @@ _ASYNCHRONOUS = (
     "tlx.barrier_arrive",
     "tlx.named_barrier_wait",
     "tlx.named_barrier_arrive",
+    "tlx.async_descriptor_load",
+    "tlx.async_descriptor_store",
+    "tlx.async_descriptor_store_wait",
 )
 
 
@@ -81,6 +85,10 @@ class Use(NamedTuple):
 #: Operations that allocate shared memory: ``shape``, ``dtype`` and ``num`` are attributes.
 ALLOCATIONS = {"tlx.local_alloc", "tlx.alloc_barriers", "tlx.alloc_warp_barrier"}
 
+
+#: Operations that write the buffer that their second operand is: in the order of the tensor that
+#: the first one is; from a descriptor, row-major.
+WRITES = {"tlx.async_load", "tlx.local_store", "tlx.async_descriptor_load"}
 
 #: What a use wants of the layout of what its operand is: ``wish(analysis, use, shape, bits,
 #: order)``; None where any will do. The shape is the one that the layout is laid over: of a
@@ -174,6 +182,8 @@ class TlxAnalysis:
         self.lowering = lowering
         self.alignment = Alignment()
         self._by_part = {p: op for op in lowering.ops for p in op.parts}
+        if any(Box.of(v.type) for op in lowering.ops for v in (*op.operands, *op.results)):
+            encode_descriptors(lowering.module)
         self._allocation: dict[SSAValue, list[CustomOp]] = {}
         self._views: dict[SSAValue, tuple[CustomOp, ...]] = {}
         self.layouts: dict[CustomOp, SharedLayout] = {}
@@ -350,9 +360,11 @@ class TlxAnalysis:
             seen = self._seen_through(allocation, use.views)
             if not all(map(keeps_elements, use.views, seen)):
                 return default
-            if use.operand == 1 and use.op.name in ("tlx.async_load", "tlx.local_store"):
+            if use.operand == 1 and use.op.name in WRITES:
                 load = loaded_by(use.op.operands[0])
                 order = order_of(load.results[0].type) if load is not None else None
+                if use.op.name == "tlx.async_descriptor_load":
+                    order = tuple(reversed(range(len(seen[-1].shape))))
                 orders.add(self._order_behind(use, seen, order) or default)
         return orders.pop() if len(orders) == 1 else default
 

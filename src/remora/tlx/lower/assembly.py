@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from xdsl.dialects.builtin import DenseArrayBase, IntegerType, StringAttr, UnitAttr
+from xdsl.dialects.builtin import DenseArrayBase, IntegerAttr, IntegerType, StringAttr, UnitAttr
 from xdsl.ir import SSAValue
 
 from remora.ir.build import Builder, attribute
@@ -30,6 +30,28 @@ def execute(builder: Builder, instruction: str, operands: Sequence[SSAValue] = (
             "has_side_effects": UnitAttr(),
         },
     )  # fmt: skip
+
+
+def execute_once(
+    builder: Builder,
+    instruction: str,
+    operands: Sequence[SSAValue],
+    predicate: Sequence[SSAValue] = (),
+) -> None:
+    """An instruction that one thread of the task executes.
+
+    instruction, operands: as of ``execute``. predicate: at most one i1.
+    """
+    warp = builder.value("ttg.warp_id", [], attribute("i32"))
+    equal = {"predicate": IntegerAttr(0, 64)}
+    first = builder.value("arith.cmpi", [warp, builder.constant(0)], attribute("i1"), equal)
+    if predicate:
+        first = builder.value("arith.andi", [first, *predicate], first.type)
+    text = (
+        "{\n\t.reg .pred once;\n\telect.sync _|once, -1;\n\t"
+        f"and.pred once, once, ${len(operands)};\n\t@once {instruction}\n}}"
+    )
+    execute(builder, text, [*operands, first])
 
 
 def intrinsic(builder: Builder, name: str, operands: Sequence[SSAValue] = ()) -> None:
@@ -58,3 +80,10 @@ def shared_address(builder: Builder, buffer: SSAValue, rank: int = 1) -> SSAValu
         {"position": attribute("array<i64: 0>")},
     )  # fmt: skip
     return builder.value("llvm.ptrtoint", [pointer], attribute("i32"))
+
+
+def descriptor_address(builder: Builder, descriptor: SSAValue) -> SSAValue:
+    """The generic address of a tensor descriptor, an i64, as ``shared_address``."""
+    kind = attribute("!llvm.ptr")
+    pointer = builder.value("builtin.unrealized_conversion_cast", [descriptor], kind)
+    return builder.value("llvm.ptrtoint", [pointer], attribute("i64"))

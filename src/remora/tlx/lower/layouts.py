@@ -11,6 +11,7 @@ from xdsl.dialects.builtin import IntegerType, TensorType
 from xdsl.ir import Attribute
 
 from remora.dsl import Target
+from remora.errors import ConflictingLayouts
 from remora.ir.build import attribute
 
 _LIST = r"\[([\d, ]*)\]"
@@ -18,14 +19,15 @@ _LIST = r"\[([\d, ]*)\]"
 
 @dataclass(frozen=True)
 class NvmmaShared:
-    """The shared layout that wgmma reads: rows swizzled in units of 16 bytes.
+    """The shared layout that wgmma reads and TMA copies: rows swizzled in units of 16 bytes.
 
-    transposed: the first dimension is the contiguous one.
+    transposed: the last dimension but one is the contiguous one. rank: dimensions.
     """
 
     swizzling: int
     transposed: bool
     bits: int
+    rank: int = 2
 
     @classmethod
     def of(cls, shape: tuple[int, ...], bits: int, transposed: bool) -> NvmmaShared:
@@ -35,14 +37,36 @@ class NvmmaShared:
         swizzling = next((s for s in (128, 64, 32) if row >= s), 0)
         return cls(swizzling, transposed, bits)
 
+    @classmethod
+    def of_copies(cls, shape: tuple[int, ...], bits: int) -> NvmmaShared:
+        """What stock Triton gives a tensor descriptor whose blocks have that shape."""
+        row = shape[-1] * bits // 8
+        swizzling = next((s for s in (128, 64, 32) if row % s == 0), 0)
+        return cls(swizzling if math.prod(shape[:-1]) >= 8 else 0, False, bits, len(shape))
+
+    def piece(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """The part of a box that one instruction of TMA copies."""
+        *outer, inner = (min(extent, 256) for extent in shape)
+        return (*outer, min(inner, self.swizzling * 8 // self.bits) if self.swizzling else inner)
+
     @property
     def order(self) -> tuple[int, ...]:
         """Dimensions, the contiguous one first."""
-        return (0, 1) if self.transposed else (1, 0)
+        first, second, *others = (*reversed(range(self.rank)), -1)
+        order = (second, first, *others) if self.transposed else (first, second, *others)
+        return order[: self.rank]
 
     def permuted(self, dims: tuple[int, ...]) -> NvmmaShared:
         """The layout of the view whose dimension ``j`` is this one's ``dims[j]``."""
-        return self if dims == (0, 1) else replace(self, transposed=not self.transposed)
+        same = tuple(range(self.rank))
+        if dims == same:
+            return self
+        if dims != (*same[:-2], same[-1], same[-2]):
+            raise ConflictingLayouts(
+                f"a buffer that TMA copies is transposed by {dims}",
+                hint="of such a buffer only the last two dimensions can be exchanged",
+            )
+        return replace(self, transposed=not self.transposed)
 
     @property
     def alignment(self) -> int:
@@ -52,7 +76,9 @@ class NvmmaShared:
     def __str__(self) -> str:
         return (
             f"#ttg.nvmma_shared<{{swizzlingByteWidth = {self.swizzling}, "
-            f"transposed = {str(self.transposed).lower()}, elementBitWidth = {self.bits}}}>"
+            f"transposed = {str(self.transposed).lower()}, elementBitWidth = {self.bits}"
+            + (f", rank = {self.rank}" if self.rank != 2 else "")
+            + "}>"
         )
 
 
@@ -144,7 +170,7 @@ def can_read(wanted: SharedLayout, given: SharedLayout) -> bool:
     """
     if not isinstance(wanted, NvmmaShared) or not isinstance(given, NvmmaShared):
         return wanted == given
-    return given.bits == wanted.bits and (
+    return (given.bits, given.rank) == (wanted.bits, wanted.rank) and (
         given.transposed == wanted.transposed or wanted.bits == 16
     )
 
@@ -154,7 +180,10 @@ def shared_layout(text: str) -> SharedLayout:
     numbers = {k: int(v) for k, v in re.findall(r"(\w+) = (\d+)", text)}
     if text.startswith("#ttg.nvmma_shared"):
         transposed = "transposed = true" in text
-        return NvmmaShared(numbers["swizzlingByteWidth"], transposed, numbers["elementBitWidth"])
+        return NvmmaShared(
+            numbers["swizzlingByteWidth"], transposed, numbers["elementBitWidth"],
+            numbers.get("rank", 2),
+        )  # fmt: skip
     if text.startswith("#ttg.swizzled_shared"):
         order = tuple(map(int, re.findall(r"\d+", text.partition("order = ")[2])))
         return SwizzledShared(numbers["vec"], numbers["perPhase"], numbers["maxPhase"], order)

@@ -1,0 +1,423 @@
+"""Copies by the tensor memory accelerator (TMA): boxes of a tensor that a descriptor describes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from triton.language import core as tl
+
+from remora.dsl import Call, Handle, HandleType, describe, op
+from remora.dsl.reference import Machine, numpy_dtype
+from remora.errors import UnsupportedByTarget, WrongDtype, WrongShape, WrongType
+from remora.tlx.barriers import Barrier, barrier, predicate, require_barriers
+from remora.tlx.buffers import LOWERED_IN, view
+from remora.tlx.types import bits
+
+_STORES = "tma store"
+
+EVICTIONS = ("", "evict_first", "evict_last")
+_CACHES = ("", ".ca", ".cg", ".cs", ".cv", ".wb", ".wt")
+
+# What a reduction does to which elements (PTX ISA, cp.reduce.async.bulk.tensor).
+_INTEGERS = (tl.int32, tl.uint32, tl.int64, tl.uint64)
+_HALVES = (tl.float16, tl.bfloat16)
+REDUCTIONS = {
+    "add": (tl.int32, tl.uint32, tl.uint64, *_HALVES, tl.float32),
+    "min": (*_INTEGERS, *_HALVES),
+    "max": (*_INTEGERS, *_HALVES),
+    "and": _INTEGERS,
+    "or": _INTEGERS,
+    "xor": _INTEGERS,
+}
+
+
+@dataclass(frozen=True)
+class _DescriptorType(HandleType):
+    """Triton's own tensor descriptor, as an operand."""
+
+    noun: ClassVar[str] = "a tensor descriptor"
+    value_class: ClassVar[type[Handle]] = Handle
+
+
+def descriptor(call: Call, name: str, value: Any) -> Any:
+    """Check that an argument is a tensor descriptor whose boxes TMA can copy.
+
+    Raises:
+        WrongType: it is none. WrongShape, WrongDtype: it breaks a rule of the hardware.
+    """
+    value = tl._unwrap_if_constexpr(value)
+    if not isinstance(value, tl.tensor_descriptor_base):
+        call.fail(
+            WrongType,
+            f"{name} has to be a tensor descriptor, it is {describe(value)}",
+            hint="pass a TensorDescriptor to the kernel, or make one with "
+            "tlx.make_tensor_descriptor",
+        )
+    check_box(call, name, block_shape(value), value.dtype)
+    return value
+
+
+def block_shape(desc: Any) -> tuple[int, ...]:
+    """The shape of a descriptor's boxes."""
+    return tuple(int(tl._unwrap_if_constexpr(d)) for d in desc.block_shape)
+
+
+def check_box(call: Call, name: str, shape: tuple[int, ...], dtype: Any) -> None:
+    """Check the hardware's rules for a box (CUDA driver API, cuTensorMapEncodeTiled)."""
+    if not 1 <= len(shape) <= 5:
+        call.fail(
+            WrongShape,
+            f"{name} has boxes of {len(shape)} dimensions: TMA copies 1 to 5",
+            hint="reshape the tensor",
+        )
+    if bits(dtype) not in (8, 16, 32, 64):
+        call.fail(
+            WrongDtype,
+            f"{name} is of {dtype}: TMA copies elements of 1, 2, 4 or 8 bytes",
+            hint="convert the tensor, or view it as tl.uint8",
+        )
+    row = shape[-1] * bits(dtype) // 8
+    if row % 16:
+        call.fail(
+            WrongShape,
+            f"{name} has boxes of {shape} {dtype}, {row} bytes in the last dimension: TMA copies "
+            "multiples of 16 bytes",
+            hint=f"at least {128 // bits(dtype)} elements in the last dimension",
+        )
+
+
+def operand(call: Call, desc: Any) -> Handle:
+    """A descriptor as an operand."""
+    return Handle(desc.handle, _DescriptorType())
+
+
+def _offsets(call: Call, desc: Any, offsets: Any) -> list[Any]:
+    """Check where a box begins: an integer for each dimension, in elements."""
+    offsets = tl._unwrap_if_constexpr(offsets)
+    if isinstance(offsets, tl.tuple):
+        offsets = offsets.values
+    if not isinstance(offsets, (list, tuple)):
+        call.fail(
+            WrongType,
+            f"offsets has to be a list of integers, it is {describe(offsets)}",
+            hint="one for each dimension of the descriptor: [row, column]",
+        )
+    rank = len(desc.block_shape)
+    if len(offsets) != rank:
+        call.fail(
+            WrongShape,
+            f"there are {len(offsets)} offsets for a descriptor of {rank} dimensions",
+            hint="one for each dimension of the descriptor",
+        )
+    return [call.integer(f"offsets[{i}]", v) for i, v in enumerate(offsets)]
+
+
+def _box(call: Call, name: str, desc: Any, value: Any) -> Any:
+    """Check that an argument is a buffer of the shape and dtype of a descriptor's boxes."""
+    buffer = view(call, name, value)
+    shape = block_shape(desc)
+    if buffer.shape != shape:
+        call.fail(
+            WrongShape,
+            f"{name} is of shape {buffer.shape}, a box of the descriptor of {shape}",
+            hint="a copy fills a whole buffer: allocate it with the descriptor's block shape",
+        )
+    both_integers = buffer.dtype.is_int() and desc.dtype.is_int()
+    if buffer.dtype != desc.dtype and not (
+        both_integers and bits(buffer.dtype) == bits(desc.dtype)
+    ):
+        call.fail(
+            WrongDtype,
+            f"{name} is of {buffer.dtype}, the descriptor of {desc.dtype}",
+            hint="allocate the buffer with tlx.dtype_of(descriptor)",
+        )
+    return buffer
+
+
+def _one_of(call: Call, name: str, value: Any, allowed: Sequence[str]) -> str:
+    text: str = call.constant(name, value, str)
+    if text not in allowed:
+        call.fail(
+            WrongType,
+            f"{name} has to be one of {', '.join(map(repr, allowed))}, it is {text!r}",
+            hint=f"leave {name} out",
+        )
+    return text
+
+
+@op("tlx.async_descriptor_load", lowered_in=LOWERED_IN)
+def async_descriptor_load(
+    call: Call,
+    desc: Any,
+    result: Any,
+    offsets: Any,
+    barrier: Any,
+    pred: Any = None,
+    cache_modifier: Any = "",
+    eviction_policy: Any = "",
+    multicast_targets: Any = None,
+    two_ctas: Any = False,
+) -> None:
+    """Copy a box of a tensor into a buffer, asynchronously.
+
+    Args:
+        desc: a tensor descriptor: a kernel's argument, or made in the kernel.
+        result: one buffer of the shape and dtype of the descriptor's boxes.
+        offsets: where the box begins, in elements: an integer for each dimension. What
+            is outside of the tensor becomes zero, or NaN where the descriptor says so.
+        barrier: one barrier; its phase gets the box's bytes (``barrier_expect_bytes``).
+        pred: a boolean; False: nothing is copied.
+        cache_modifier: no effect: the copy does not go through the first-level cache.
+        eviction_policy: "", "evict_first" or "evict_last", of the second-level cache; no
+            effect before Triton 3.9.
+        multicast_targets: CTAs of the cluster that get the box too: None or [].
+        two_ctas: Blackwell's: False.
+    """
+    require_barriers(call)
+    desc = descriptor(call, "desc", desc)
+    buffer = _box(call, "result", desc, result)
+    where = _offsets(call, desc, offsets)
+    bar = _barrier(call, barrier)
+    _one_of(call, "cache_modifier", cache_modifier, _CACHES)
+    eviction = _one_of(call, "eviction_policy", eviction_policy, EVICTIONS)
+    _check_targets(call, multicast_targets, two_ctas)
+    when = predicate(call, pred)
+    if when is not None:
+        call.emit(
+            [operand(call, desc), buffer, bar, *where, *when], rank=len(where), evict=eviction
+        )
+
+
+def _barrier(call: Call, value: Any) -> Any:
+    return barrier(call, "barrier", value)
+
+
+def _check_targets(call: Call, multicast_targets: Any, two_ctas: Any) -> None:
+    if call.constant("two_ctas", two_ctas, bool):
+        call.fail(
+            UnsupportedByTarget,
+            "two_ctas is Blackwell's: two CTAs that share a matrix product",
+            hint="leave two_ctas out",
+        )
+    targets = tl._unwrap_if_constexpr(multicast_targets)
+    if targets is not None and len(targets):
+        call.fail(
+            UnsupportedByTarget,
+            "a copy into several CTAs of a cluster is not implemented yet",
+            hint="leave multicast_targets out, and let each CTA copy for itself",
+        )
+
+
+@op("tlx.async_descriptor_store", lowered_in=LOWERED_IN)
+def async_descriptor_store(
+    call: Call,
+    desc: Any,
+    source: Any,
+    offsets: Any,
+    eviction_policy: Any = "",
+    store_reduce: Any = "",
+) -> None:
+    """Copy a buffer into a box of a tensor, asynchronously; a group of its own.
+
+    Args:
+        desc: a tensor descriptor.
+        source: one buffer of the shape and dtype of the descriptor's boxes. After
+            ``local_store`` into it comes ``fence_async_shared``. It may be written
+            again after ``async_descriptor_store_wait``.
+        offsets: as of ``async_descriptor_load``. What is outside of the tensor is dropped.
+        eviction_policy: as of ``async_descriptor_load``.
+        store_reduce: "", or what the tensor's elements are combined with the buffer's
+            by, atomically: "add", "min", "max", "and", "or", "xor".
+    """
+    require_barriers(call)
+    desc = descriptor(call, "desc", desc)
+    buffer = _box(call, "source", desc, source)
+    where = _offsets(call, desc, offsets)
+    eviction = _one_of(call, "eviction_policy", eviction_policy, EVICTIONS)
+    reduce = _one_of(call, "store_reduce", store_reduce, ("", *REDUCTIONS))
+    if reduce and desc.dtype not in REDUCTIONS[reduce]:
+        call.fail(
+            WrongDtype,
+            f"there is no reduction {reduce!r} of {desc.dtype}",
+            hint="it takes " + ", ".join(map(str, REDUCTIONS[reduce])),
+        )
+    if call.interpreted:
+        call.emit([operand(call, desc), buffer, *where], rank=len(where), evict="", reduce=reduce)
+        return
+    call.emit([operand(call, desc), buffer, *where], rank=len(where), evict=eviction, reduce=reduce)
+
+
+@op("tlx.async_descriptor_store_wait", lowered_in=LOWERED_IN)
+def async_descriptor_store_wait(call: Call, pendings: Any, read_only: Any = True) -> None:
+    """Wait until at most ``pendings`` stores of this task are in flight.
+
+    Args:
+        pendings: constant, at least 0. It reaches the machine as it is written.
+        read_only: constant. True: until their buffers have been read, and may be
+            written again; False: until what they wrote is there, too.
+    """
+    count = call.constant("pendings", pendings)
+    if count < 0:
+        call.fail(
+            WrongShape, f"pendings has to be at least 0, it is {count}", hint="0 waits for all"
+        )
+    require_barriers(call)
+    call.emit(
+        [], pendings=count, read_only=bool(call.constant("read_only", read_only, (bool, int)))
+    )
+
+
+@op("tlx.async_descriptor_prefetch_tensor", lowered_in=LOWERED_IN)
+def async_descriptor_prefetch_tensor(
+    call: Call, desc: Any, offsets: Any, pred: Any = None, eviction_policy: Any = ""
+) -> None:
+    """Bring a box of a tensor into the second-level cache: a hint, nothing waits for it.
+
+    Args:
+        desc, offsets, pred, eviction_policy: as of ``async_descriptor_load``.
+    """
+    require_barriers(call)
+    desc = descriptor(call, "desc", desc)
+    where = _offsets(call, desc, offsets)
+    eviction = _one_of(call, "eviction_policy", eviction_policy, EVICTIONS)
+    when = predicate(call, pred)
+    if when is not None:
+        call.emit(
+            [operand(call, desc), *where, *when],
+            shape=block_shape(desc), bits=bits(desc.dtype), evict=eviction,
+        )  # fmt: skip
+
+
+@op("tlx.prefetch", lowered_in=LOWERED_IN)
+def prefetch(
+    call: Call, pointer: Any, level: Any = "L2", mask: Any = None, tensormap: Any = False
+) -> None:
+    """Bring what pointers point to into a cache, or a descriptor itself: a hint.
+
+    Args:
+        pointer: a pointer, a tensor of pointers, or with ``tensormap`` a descriptor.
+        level: "L1" or "L2".
+        mask: booleans that broadcast to the pointers' shape; False: no prefetch.
+        tensormap: constant; whether ``pointer`` is a tensor descriptor.
+    """
+    if call.constant("tensormap", tensormap, bool):
+        require_barriers(call)
+        call.emit([operand(call, descriptor(call, "pointer", pointer))], level="tensormap")
+        return
+    level = _one_of(call, "level", level, ("L1", "L2"))
+    call.require_target(
+        "cuda", reason="prefetches into a cache are NVIDIA's", instead="leave the prefetch out"
+    )
+    pointer = tl._unwrap_if_constexpr(pointer)
+    if not isinstance(pointer, tl.tensor) or not pointer.dtype.is_ptr():
+        call.fail(
+            WrongType,
+            f"pointer has to be a pointer or a tensor of them, it is {describe(pointer)}",
+            hint="a tensor descriptor is prefetched with tensormap=True",
+        )
+    operands = [pointer]
+    mask = tl._unwrap_if_constexpr(mask)
+    if mask is not None:
+        mask = call.tensor("mask", mask, dtypes=(tl.int1,))
+        if mask.shape != pointer.shape:
+            if not pointer.type.is_block():
+                call.fail(
+                    WrongShape,
+                    f"mask is of shape {tuple(mask.shape)}, pointer is one pointer",
+                    hint="give a scalar boolean",
+                )
+            mask = call.semantic.broadcast_impl_shape(mask, list(pointer.shape))
+        operands.append(mask)
+    call.emit(operands, level=level)
+
+
+# --- the reference meaning -----------------------------------------------------------------------
+
+
+def _pointers(desc: Any, offsets: Sequence[Any]) -> tuple[Any, Any]:
+    """The addresses of a box's elements, and which of them are inside of the tensor."""
+    size = bits(desc.base.dtype.element_ty) // 8
+    shape = [int(d) for d in desc.block_shape]
+    at = np.full(shape, int(desc.base.data.item()), np.int64)
+    inside = np.ones(shape, bool)
+    for dim, (extent, first) in enumerate(zip(shape, offsets, strict=True)):
+        index = (int(first) + np.arange(extent)).reshape(
+            [-1 if d == dim else 1 for d in range(len(shape))]
+        )
+        at = at + index * int(desc.strides[dim].data.item()) * size
+        inside = inside & (index >= 0) & (index < int(desc.shape[dim].data.item()))
+    return at.astype(np.uint64), inside
+
+
+def _raw(kind: np.dtype[Any]) -> np.dtype[Any]:
+    """Integers of the same width: what the interpreter loads and stores."""
+    return np.dtype(f"uint{8 * kind.itemsize}")
+
+
+def read_box(desc: Any, offsets: Sequence[Any]) -> np.ndarray[Any, Any]:
+    """The elements of a box; padding outside of the tensor."""
+    from triton._C.libtriton import interpreter
+
+    kind = numpy_dtype(desc.base.dtype.element_ty)
+    at, inside = _pointers(desc, offsets)
+    padding = np.full(at.shape, np.nan if "NAN" in str(desc.padding).upper() else 0, kind)
+    raw = _raw(kind)
+    loaded: np.ndarray[Any, Any] = interpreter.load(at, inside, padding.view(raw), raw)
+    return loaded.reshape(at.shape).view(kind)
+
+
+def write_box(desc: Any, offsets: Sequence[Any], values: np.ndarray[Any, Any]) -> None:
+    """Write the elements of a box that are inside of the tensor."""
+    from triton._C.libtriton import interpreter
+
+    at, inside = _pointers(desc, offsets)
+    raw = _raw(values.dtype)
+    interpreter.store(at, np.ascontiguousarray(values).view(raw), inside)
+
+
+@async_descriptor_load.reference
+def _load(
+    machine: Machine, desc: Any, buffer: Any, bar: Barrier, *rest: Any, rank: int, evict: str
+) -> None:
+    offsets, pred = rest[:rank], rest[rank:]
+    if pred and not pred[0]:
+        return
+
+    def copy() -> None:
+        buffer[...] = read_box(desc, offsets).view(buffer.dtype)
+
+    bar.later(machine, copy, buffer.nbytes, writes=[buffer])
+
+
+@async_descriptor_store.reference
+def _store(
+    machine: Machine, desc: Any, buffer: Any, *offsets: Any, rank: int, evict: str, reduce: str
+) -> None:
+    combine = {
+        "add": np.add, "min": np.minimum, "max": np.maximum,
+        "and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor,
+    }  # fmt: skip
+
+    def copy() -> None:
+        values = buffer
+        if reduce:
+            old = read_box(desc, offsets)
+            values = combine[reduce](old, buffer.view(old.dtype)).astype(old.dtype)
+        write_box(desc, offsets, values)
+
+    machine.later(_STORES, copy, reads=[buffer])
+    machine.close_group(_STORES)
+
+
+@async_descriptor_store_wait.reference
+def _store_wait(machine: Machine, pendings: int, read_only: bool) -> None:
+    machine.wait(_STORES, pendings)
+
+
+@async_descriptor_prefetch_tensor.reference
+@prefetch.reference
+def _hint(machine: Machine, *operands: Any, **attributes: Any) -> None:
+    """A cache holds nothing that memory does not."""

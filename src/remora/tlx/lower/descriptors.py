@@ -1,0 +1,156 @@
+"""Lowerings of copies by descriptors (TMA)."""
+
+from __future__ import annotations
+
+from xdsl.dialects.builtin import IntegerType, StringAttr, TensorType, UnitAttr
+from xdsl.ir import Attribute, SSAValue
+
+from remora.dsl.lowering import CustomOp, Lowering
+from remora.host import features
+from remora.ir.build import Builder, attribute, boolean, i32
+from remora.tlx.descriptors import (
+    async_descriptor_load,
+    async_descriptor_prefetch_tensor,
+    async_descriptor_store,
+    async_descriptor_store_wait,
+    prefetch,
+)
+from remora.tlx.lower.analysis import TlxAnalysis, Use, wants
+from remora.tlx.lower.assembly import descriptor_address, execute, execute_once
+from remora.tlx.lower.barriers import TARGETS
+from remora.tlx.lower.boxes import fitting
+from remora.tlx.lower.layouts import NvmmaShared
+from remora.tlx.lower.shared import segments
+
+# tt.DescriptorReduceKind.
+_REDUCTIONS = {"add": 1, "min": 2, "max": 3, "and": 6, "or": 7, "xor": 8}
+
+
+@wants("tlx.async_descriptor_load")
+@wants("tlx.async_descriptor_store")
+def _copied(
+    analysis: TlxAnalysis, use: Use, shape: tuple[int, ...], bits: int, order: tuple[int, ...]
+) -> NvmmaShared | None:
+    # The first operand is the descriptor, the third may be a barrier.
+    return NvmmaShared.of_copies(shape, bits) if use.operand == 1 else None
+
+
+def _policy(evict: str) -> dict[str, Attribute]:
+    """The cache policy of a load, as the release writes it; before 3.9 only none is to be had."""
+    if not features().cache_policies:
+        return {"cache": i32(1), "evict": i32(1)}
+    if not evict:
+        return {}
+    text = f"#tt.cache_policy<cache_modifier = none, eviction_policy = {evict}>"
+    return {"cachePolicy": attribute(text)}
+
+
+@async_descriptor_load.lowering(*TARGETS)
+def lower_load(op: CustomOp, builder: Builder, lowering: Lowering) -> None:
+    """``ttng.async_tma_copy_global_to_local``."""
+    rank = op.attributes["rank"]
+    descriptor, buffer, bar, *rest = op.operands
+    offsets, predicate = rest[:rank], rest[rank:] or [builder.constant(1, 1)]
+    builder.op(
+        "ttng.async_tma_copy_global_to_local",
+        [descriptor, *offsets, bar, fitting(buffer, descriptor, builder), *predicate], [],
+        {
+            **_policy(op.attributes["evict"]),
+            "isVolatile": boolean(False),
+            "operandSegmentSizes": segments(1, rank, 0, 1, 1, 1),
+        },
+    )  # fmt: skip
+
+
+@async_descriptor_store.lowering(*TARGETS)
+def lower_store(op: CustomOp, builder: Builder, lowering: Lowering) -> None:
+    """``ttng.async_tma_copy_local_to_global``, or ``async_tma_reduce``."""
+    descriptor, buffer, *offsets = op.operands
+    operands = [descriptor, *offsets, fitting(buffer, descriptor, builder)]
+    reduce, evict = op.attributes["reduce"], op.attributes["evict"]
+    if reduce:
+        builder.op("ttng.async_tma_reduce", operands, [], {"kind": i32(_REDUCTIONS[reduce])})
+        return
+    policy = _policy(evict) if evict and features().cache_policies else {}
+    builder.op("ttng.async_tma_copy_local_to_global", operands, [], policy)
+
+
+@async_descriptor_store_wait.lowering(*TARGETS)
+def lower_store_wait(op: CustomOp, builder: Builder, lowering: Lowering) -> None:
+    """``ttng.async_tma_store_wait``."""
+    pendings, read_only = op.attributes["pendings"], op.attributes["read_only"]
+    attributes: dict[str, Attribute] = {"pendings": i32(pendings)}
+    if features().store_waits_read_only:
+        attributes.update({"read_only": UnitAttr()} if read_only else {})
+    elif not read_only:
+        execute(builder, f"cp.async.bulk.wait_group {pendings};")
+    builder.op("ttng.async_tma_store_wait", [], [], attributes)
+
+
+@async_descriptor_prefetch_tensor.lowering(*TARGETS)
+def lower_prefetch_tensor(op: CustomOp, builder: Builder, lowering: Lowering) -> None:
+    """``cp.async.bulk.prefetch.tensor``, for each piece that one instruction copies."""
+    shape = op.attributes["shape"]
+    descriptor, *rest = op.operands
+    offsets, predicate = rest[: len(shape)], rest[len(shape) :]
+    layout = NvmmaShared.of_copies(shape, op.attributes["bits"])
+    piece = layout.piece(shape)
+    hint, policy = _hint(op.attributes["evict"], builder)
+    coordinates = ", ".join(f"${i}" for i in range(len(shape), 0, -1))
+    text = (
+        f"cp.async.bulk.prefetch.tensor.{len(shape)}d.L2.global.tile{hint} "
+        f"[$0, {{{coordinates}}}]" + (f", ${len(shape) + 1}" if hint else "") + ";"
+    )
+    for start in _starts(shape, piece):
+        at = [
+            builder.value("arith.addi", [o, builder.constant(s)], o.type) if s else o
+            for o, s in zip(offsets, start, strict=True)
+        ]
+        operands = [descriptor_address(builder, descriptor), *at, *policy]
+        execute_once(builder, text, operands, predicate)
+
+
+def _starts(shape: tuple[int, ...], piece: tuple[int, ...]) -> list[tuple[int, ...]]:
+    starts: list[tuple[int, ...]] = [()]
+    for extent, step in zip(shape, piece, strict=True):
+        starts = [(*s, at) for s in starts for at in range(0, extent, step)]
+    return starts
+
+
+def _hint(evict: str, builder: Builder) -> tuple[str, list[SSAValue]]:
+    """The modifier and the operand for a policy of the second-level cache."""
+    if not evict:
+        return "", []
+    text = f"createpolicy.fractional.L2::{evict}.b64 $0, 1.0;"
+    kind = attribute("i64")
+    attributes = {"asm_string": StringAttr(text), "constraints": StringAttr("=l")}
+    return ".L2::cache_hint", [builder.value("llvm.inline_asm", [], kind, attributes)]
+
+
+@prefetch.lowering("cuda")
+def lower_prefetch(op: CustomOp, builder: Builder, lowering: Lowering) -> None:
+    """``prefetch``."""
+    level = op.attributes["level"]
+    if level == "tensormap":
+        address = descriptor_address(builder, op.operands[0])
+        execute_once(builder, "prefetch.tensormap [$0];", [address], [])
+        return
+    pointer, *mask = op.operands
+    if not isinstance(pointer.type, TensorType):
+        address = builder.value("tt.ptr_to_int", [pointer], attribute("i64"))
+        execute_once(builder, f"prefetch.global.{level} [$0];", [address], mask)
+        return
+    kind = TensorType(IntegerType(32), pointer.type.get_shape(), pointer.type.encoding)
+    chosen = [builder.value("arith.extui", [m], kind) for m in mask]
+    text = f"prefetch.global.{level} [$1];"
+    if mask:
+        text = f"{{\n\t.reg .pred p;\n\tsetp.ne.b32 p, $2, 0;\n\t@p {text}\n\t}}"
+    builder.op(
+        "tt.elementwise_inline_asm", [pointer, *chosen], [kind],
+        {
+            "asm_string": StringAttr(f"{text}\n\tmov.u32 $0, 0;"),
+            "constraints": StringAttr(",".join(["=r", "l", *["r" for _ in mask]])),
+            "packed_element": i32(1),
+            "pure": boolean(False),
+        },
+    )  # fmt: skip
