@@ -82,6 +82,8 @@ clusters = (
     Pipeline("tlx clusters")
     .override("ptx", _synchronise)
     .when(target=("cuda:90", "cuda:100", "cuda:103"), module=_is_marked)
+)
+
 # Where stock Triton has given all descriptors their layouts.
 fit = PassRef(
     "remora.tlx.lower.boxes:FitDescriptors",
@@ -100,6 +102,5 @@ plugin = Plugin(
     version="0.1.0",
     passes=(PassRef(LOWER_OPERATIONS), outline, specialize, fit),
     ops=tuple(f"remora.tlx:{name}" for name in OPERATIONS),
-    pipelines=(pipeline, clusters),
-    pipelines=(pipeline, descriptors),
+    pipelines=(pipeline, clusters, descriptors),
 )
