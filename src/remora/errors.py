@@ -208,6 +208,10 @@ class CannotCapture(LanguageError):
     """A task uses a value of the code around it that cannot be handed over."""
 
 
+class StorageTooSmall(LanguageError):
+    """The allocations that share memory take more than the author gave it."""
+
+
 class BufferIndexError(LanguageError):
     """A buffer is asked for that the allocation does not have."""
 

@@ -34,6 +34,8 @@ OPERATIONS = (
     "local_slice",
     "subslice",
     "local_reinterpret",
+    "storage_alias_spec",
+    "set_buffer_overlap",
     "dtype_of",
     "alloc_barriers",
     "alloc_warp_barrier",
@@ -61,6 +63,19 @@ pipeline = (
     .insert(outline, at="ttir/start")
     .insert(specialize, after="ttgir/convert_to_ttgpuir")
     .check("llir", "remora.tlx.limits:check_shared_memory", trigger=TRIGGER)
+)
+
+# Where stock Triton has given all descriptors their layouts.
+fit = PassRef(
+    "remora.tlx.lower.boxes:FitDescriptors",
+    trigger="unrealized_conversion_cast",
+    also=("remora.tlx",),
+)
+
+descriptors = (
+    Pipeline("tlx-descriptors")
+    .insert(fit, after="ttgir/optimize_descriptor_encoding")
+    .when(target="cuda")
 )
 
 
@@ -103,4 +118,5 @@ plugin = Plugin(
     passes=(PassRef(LOWER_OPERATIONS), outline, specialize, fit),
     ops=tuple(f"remora.tlx:{name}" for name in OPERATIONS),
     pipelines=(pipeline, clusters, descriptors),
+    pipelines=(pipeline, descriptors, clusters),
 )

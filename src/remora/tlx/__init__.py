@@ -36,6 +36,14 @@ from remora.tlx.descriptors import (
 )
 from remora.tlx.dots import async_dot, async_dot_wait
 from remora.tlx.launch import Config, in_clusters, jit
+from remora.tlx.storage import (
+    StorageType,
+    reuse_group,
+    reuse_group_type,
+    set_buffer_overlap,
+    storage_alias_spec,
+    storage_alias_spec_value,
+)
 from remora.tlx.tasks import async_task, async_task_replica_id, async_tasks
 from remora.tlx.types import async_token, buffered_tensor, mbarrier, storage_kind
 from remora.tlx.views import local_reinterpret, local_slice, local_trans, subslice
@@ -66,9 +74,9 @@ __all__ = [
     "cluster_cta_rank",
     "cluster_size_1d",
     "dtype_of",
-    "in_clusters",
     "fence",
     "fence_async_shared",
+    "in_clusters",
     "install_aliases",
     "jit",
     "local_alloc",
@@ -82,12 +90,22 @@ __all__ = [
     "named_barrier_arrive",
     "named_barrier_wait",
     "plugin",
-    "remote_shmem_store",
     "prefetch",
+    "remote_shmem_store",
     "remove_aliases",
+    "reuse_group",
+    "reuse_group_type",
+    "set_buffer_overlap",
+    "storage_alias_spec",
+    "storage_alias_spec_type",
+    "storage_alias_spec_type_class",
     "storage_kind",
     "subslice",
 ]
+
+# The public names of the types of storage_alias_spec's value, which is a function's name.
+storage_alias_spec_type = StorageType
+storage_alias_spec_type_class = storage_alias_spec_value
 
 plugin.activate()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -12,14 +13,15 @@ from remora.dsl import Call, Handle, op
 from remora.dsl.reference import Machine, numpy_dtype
 from remora.errors import (
     BufferIndexError,
+    StorageTooSmall,
     UnsupportedByTarget,
     WrongDtype,
     WrongShape,
     WrongType,
 )
+from remora.tlx.layouts import shared_text
+from remora.tlx.storage import LOWERED_IN, Placement, Storage, StorageType
 from remora.tlx.types import BarrierType, BufferType, TokenType, storage_kind
-
-LOWERED_IN = "remora.tlx.lower"
 
 DTYPES = {
     str(t): t
@@ -72,8 +74,9 @@ def local_alloc(
         dtype: the element type.
         num: how many, constant, at least 1.
         storage: ``storage_kind.smem``.
-        layout: None: it follows from the uses.
-        reuse: None.
+        layout: a shared layout, of one buffer; None: it follows from the uses.
+        reuse: a ``storage_alias_spec``, or an allocation over whose memory this one is to lie,
+            from its first byte on; each name has a layout of its own.
 
     Returns:
         a ``buffered_tensor``; its contents are undefined.
@@ -108,50 +111,91 @@ def local_alloc(
             f"buffers in {storage.name} are not to be had on {call.target}",
             hint="use tlx.storage_kind.smem",
         )
-    if tl._unwrap_if_constexpr(layout) is not None:
-        call.fail(
-            UnsupportedByTarget,
-            "explicit layouts are not implemented yet",
-            hint="leave layout out: it follows from the uses",
-        )
-    if tl._unwrap_if_constexpr(reuse) is not None:
-        call.fail(
-            UnsupportedByTarget,
-            "reuse of another allocation is not implemented yet",
-            hint="leave reuse out: buffers that are never live together share memory anyway",
-        )
+    kind = BufferType(extents, dtype, count)
     return call.emit(
-        [], [BufferType(extents, dtype, count)], shape=extents, dtype=str(dtype), num=count
-    )
+        _reused(call, reuse, kind), [kind],
+        shape=extents, dtype=str(dtype), num=count,
+        layout=shared_text(call, layout, extents, dtype),
+    )  # fmt: skip
+
+
+def _reused(call: Call, reuse: Any, kind: BufferType) -> list[Any]:
+    """The memory that an allocation is to lie over, if any."""
+    if tl._unwrap_if_constexpr(reuse) is None:
+        return []
+    other = call.handle("reuse", reuse, StorageType, BufferType)
+    if isinstance(other.type, BufferType) and not other.type.num:
+        call.fail(
+            WrongType,
+            f"reuse has to be an allocation, it is {other.type}",
+            hint="give what tlx.local_alloc or tlx.storage_alias_spec returned",
+        )
+    if isinstance(other.type, BufferType) and kind.bytes > other.type.bytes:
+        call.fail(
+            StorageTooSmall,
+            f"{kind} takes {kind.bytes:,} bytes, {other.type} has {other.type.bytes:,}",
+            hint="allocate the larger one first, or both over a tlx.storage_alias_spec",
+        )
+    return [other]
 
 
 class Buffers:
     """An allocation under the reference meaning: poisoned until it is written."""
 
     def __init__(self, shape: tuple[int, ...], dtype: Any, num: int) -> None:
-        kind = numpy_dtype(dtype)
+        self.kind = numpy_dtype(dtype)
+        self.shape, self.num = shape, num
+        self.size = math.prod(shape) * self.kind.itemsize
+        self.storage: Storage | None = None
         # All ones: NaN in every floating-point type, -1 in integers.
-        raw = np.full((num, *shape, kind.itemsize), 0xFF, np.uint8)
-        self.data = raw.view(kind)[..., 0]
+        self.lie(np.full(num * self.size, 0xFF, np.uint8), Placement(0, 0, self.size, 1))
+
+    def lie(self, memory: np.ndarray[Any, Any], placement: Placement) -> None:
+        """Lie over memory, from now on."""
+        self._memory, self._placement = memory, placement
+
+    @property
+    def is_contiguous(self) -> bool:
+        """Whether the buffers lie one after the other."""
+        return self.num == 1 or self._placement.stride == self._placement.group * self.size
+
+    @property
+    def raw(self) -> np.ndarray[Any, Any]:
+        """The bytes of buffers that lie one after the other."""
+        return self._memory[self._placement.offset :][: self.num * self.size]
 
     def __len__(self) -> int:
-        return len(self.data)
-
-    @classmethod
-    def over(cls, data: np.ndarray[Any, Any]) -> Buffers:
-        """Buffers whose memory is there already; the first dimension counts them."""
-        buffers = cls.__new__(cls)
-        buffers.data = data
-        return buffers
+        return self.num
 
     def __getitem__(self, index: int) -> np.ndarray[Any, Any]:
-        array: np.ndarray[Any, Any] = self.data[index]
-        return array
+        start = self._placement.start(index, self.size)
+        array: np.ndarray[Any, Any] = self._memory[start : start + self.size].view(self.kind)
+        return array.reshape(self.shape)
+
+    def __str__(self) -> str:
+        return f"{self.num} buffers of {'x'.join(map(str, self.shape))} {self.kind}"
 
 
 @local_alloc.reference
-def _alloc(machine: Machine, shape: tuple[int, ...], dtype: str, num: int) -> Buffers:
-    return Buffers(shape, DTYPES[dtype], num)
+def _alloc(
+    machine: Machine,
+    reuse: Any = None,
+    *,
+    shape: tuple[int, ...],
+    dtype: str,
+    num: int,
+    layout: str | None,
+) -> Buffers:
+    buffers = Buffers(shape, DTYPES[dtype], num)
+    if reuse is None:
+        return buffers
+    if isinstance(reuse, Storage):
+        reuse.add(machine, buffers)
+        return buffers
+    if reuse.storage is None:
+        Storage(reuse.num * reuse.size).add(machine, reuse)
+    reuse.storage.add(machine, buffers, over=reuse)
+    return buffers
 
 
 @op("tlx.local_view", lowered_in=LOWERED_IN)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import math
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -62,6 +63,11 @@ class BufferType(HandleType):
     noun: ClassVar[str] = "a buffer"
     source: ClassVar[str] = "tlx.local_alloc gives buffers, tlx.local_view one of them"
     value_class: ClassVar[type[Handle]] = buffered_tensor
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of all of them."""
+        return math.prod(self.shape) * max(self.num, 1) * bits(self.dtype) // 8
 
     @property
     def scalar(self) -> Any:

@@ -12,7 +12,9 @@ from triton.language import core as tl
 from remora.dsl import Call, op
 from remora.dsl.reference import Machine, numpy_dtype
 from remora.errors import WrongDtype, WrongShape, WrongType
-from remora.tlx.buffers import DTYPES, LOWERED_IN, element_dtype, view
+from remora.tlx.buffers import DTYPES, LOWERED_IN, Buffers, element_dtype, view
+from remora.tlx.layouts import shared_text
+from remora.tlx.storage import Placement
 from remora.tlx.types import BufferType, bits
 
 Array = np.ndarray[Any, Any]
@@ -152,18 +154,15 @@ def local_reinterpret(
             hint="reinterpret a part: tlx.local_slice takes one",
         )
     call.constant("pin", pin, bool)
-    there = math.prod(kind.shape) * max(kind.num, 1) * bits(kind.dtype) // 8
-    wanted = math.prod(extents) * max(num, 1) * bits(element) // 8
-    if wanted > there:
+    result = replace(kind, shape=extents, dtype=element, num=num)
+    if result.bytes > kind.bytes:
         call.fail(
             WrongShape,
-            f"{extents} of {element} are {wanted} bytes, {kind} has {there}",
+            f"{result} takes {result.bytes:,} bytes, {kind} has {kind.bytes:,}",
             hint="a view is at most as large as what it views",
         )
-    from remora.tlx.layouts import shared_text
-
     return call.emit(
-        [buffer], [replace(kind, shape=extents, dtype=element, num=num)],
+        [buffer], [result],
         shape=extents, dtype=str(element), num=num,
         layout=shared_text(call, layout, extents, element),
     )  # fmt: skip
@@ -173,17 +172,22 @@ def local_reinterpret(
 def _reinterpret(
     machine: Machine, source: Any, shape: tuple[int, ...], dtype: str, num: int, layout: Any
 ) -> Any:
-    from remora.tlx.buffers import Buffers
-
     kind = numpy_dtype(DTYPES[dtype])
-    data = source.data if isinstance(source, Buffers) else source
-    if not data.flags.c_contiguous:
+    if isinstance(source, Buffers):
+        flat, whole = source.raw, source.is_contiguous
+    else:
+        flat, whole = source, source.flags.c_contiguous
+    if not whole:
         machine.call.fail(
             WrongType,
             "a slice, or a transposed buffer, has no bytes in a row to reinterpret",
             hint="reinterpret the whole buffer, and slice or transpose what comes of it",
         )
-    full = (num, *shape) if num else shape
-    flat = data.reshape(-1).view(np.uint8)[: math.prod(full) * kind.itemsize]
-    viewed = flat.view(kind).reshape(full)
-    return Buffers.over(viewed) if num else viewed
+    size = math.prod(shape) * max(num, 1) * kind.itemsize
+    raw = flat.reshape(-1).view(np.uint8)[:size]
+    if not num:
+        viewed: Array = raw.view(kind).reshape(shape)
+        return viewed
+    buffers = Buffers(shape, DTYPES[dtype], num)
+    buffers.lie(raw, Placement(0, 0, buffers.size, 1))
+    return buffers

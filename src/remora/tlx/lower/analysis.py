@@ -40,8 +40,10 @@ from remora.tlx.lower.layouts import (
     with_encoding,
 )
 from remora.tlx.lower.layouts import element_type as mlir_element
-from remora.tlx.lower.lifetimes import Buffer, Lifetimes
+from remora.tlx.lower.lifetimes import Buffer, Lifetimes, comes_after
+from remora.tlx.lower.sharing import SharedStorage, storages
 from remora.tlx.lower.views import SLICES, VIEWS, cut_tile, keeps_elements
+from remora.tlx.storage import Placement
 
 _CONTROL_FLOW = ("scf.for", "scf.while", "scf.condition", "scf.yield", "cf.br", "cf.cond_br")
 
@@ -190,11 +192,17 @@ class TlxAnalysis:
         # Views with a layout of their own, and who wants it.
         self._laid_anew: dict[CustomOp, Wish] = {}
         self._uses: dict[CustomOp, list[Use]] = {}
+        #: Allocations, with views, that an operand stands for.
+        self._sources: dict[tuple[CustomOp, int], list[tuple[CustomOp, tuple[CustomOp, ...]]]] = {}
+        self._storages = storages(lowering.ops)
         for op in lowering.ops:
             if op.name in ALLOCATIONS:
                 self._uses[op] = list(self._follow(op))
         for allocation in self._uses:
             self._choose(allocation)
+        for allocation, storage in self._storages.items():
+            if allocation in self.layouts:
+                storage.alignment = max(storage.alignment, self.layouts[allocation].alignment)
         # Products: the type before, so that it can be converted back at a use.
         self._before: dict[SSAValue, Attribute] = {}
         #: What a wait has to hand on besides its operand: values whose flight it ends.
@@ -231,6 +239,7 @@ class TlxAnalysis:
                 custom = self._by_part.get(use.operation)
                 if custom is None:
                     continue
+                self._sources.setdefault((custom, use.index), []).append((allocation, views))
                 if custom.name in VIEWS and use.index == 0:
                     work.extend((r, (*views, custom)) for r in custom.results)
                 else:
@@ -261,10 +270,37 @@ class TlxAnalysis:
             return next(memdesc for memdesc in known if memdesc.type == value.type)
         return self._seen_through(self._allocation[value][0], self._views[value])[-1]
 
+    def source_of(self, view: CustomOp) -> MemDesc:
+        """What the buffer is that a view is taken of."""
+        allocation, views = self._sources[view, 0][0]
+        return self._seen_through(allocation, views)[-1]
+
+    def storage_of(self, op: CustomOp) -> SharedStorage | None:
+        """The memory that an allocation shares with others, or that a ``storage_alias_spec`` is."""
+        return self._storages.get(op)
+
+    def placement_of(self, view: CustomOp) -> Placement | None:
+        """Where the allocation lies of which a view is taken; None: in memory of its own."""
+        if not self.source_of(view).num:
+            return None
+        places = {
+            storage.placement(allocation) if (storage := self.storage_of(allocation)) else None
+            for allocation, _ in self._sources[view, 0]
+        }
+        if len(places) > 1:
+            raise ConflictingLayouts(
+                "a loop or a branch gives one variable allocations that lie differently in the "
+                "memory that they share",
+                where=view.where,
+                hint="take a buffer of each, with tlx.local_view, before they meet",
+            )
+        return places.pop()
+
     def _root(self, allocation: CustomOp) -> MemDesc:
         a = allocation.attributes
-        layout = self.layouts.get(allocation)
-        return MemDesc(a["shape"], mlir_element(a["dtype"]), layout, a["num"])
+        layout, storage = self.layouts.get(allocation), self.storage_of(allocation)
+        num = storage.count(allocation) if storage else a["num"]
+        return MemDesc(a["shape"], mlir_element(a["dtype"]), layout, num)
 
     def _seen_through(
         self,
@@ -630,18 +666,6 @@ class TlxAnalysis:
                 if op_name(parent) == "scf.for" and (counts or not said):
                     parent.attributes["tt.num_stages"] = i32(0)
                 parent = parent.parent_op()
-
-
-def comes_after(op: Operation, before: Operation) -> bool:
-    """Whether an operation surely runs after another one, which surely ran."""
-    block = before.parent
-    holder: Operation | None = op
-    while holder is not None and holder.parent is not block:
-        holder = holder.parent_op()
-    if holder is None or holder is before:
-        return False
-    assert block is not None
-    return block.get_operation_index(holder) > block.get_operation_index(before)
 
 
 def _begins(block: Block, op: Operation) -> bool:

@@ -19,7 +19,7 @@ from remora.tlx.clusters import (
     remote_shmem_store,
 )
 from remora.tlx.lower.assembly import execute, intrinsic, shared_address
-from remora.tlx.lower.layouts import NvmmaShared, SharedLayout, SwizzledShared
+from remora.tlx.lower.layouts import LinearShared, NvmmaShared, SharedLayout, SwizzledShared
 
 _TARGETS = ("cuda:90", "cuda:100", "cuda:103")
 
@@ -187,6 +187,11 @@ def byte_offsets(
 ) -> SSAValue:
     """Where each element of a buffer lies, in bytes from its start: a tensor of i32."""
     coordinates = _coordinates(builder, shape, distributed)
+    if isinstance(layout, LinearShared):
+        raise UnsupportedByTarget(
+            f"a buffer with the layout {layout} cannot be stored to from another CTA",
+            hint="leave the buffer's layout out, or name a swizzled one",
+        )
     calculate = _Arithmetic(builder, coordinates[0].type)
     order, size = layout.order, max(bits // 8, 1)
     inner = coordinates[order[0]]
@@ -219,6 +224,8 @@ def byte_offsets(
 def contiguous(layout: SharedLayout, bits: int) -> int:
     """Elements that the layout keeps together: at most 16 bytes."""
     most = 128 // bits
+    if isinstance(layout, LinearShared):
+        return 1
     if isinstance(layout, NvmmaShared) or layout.max_phase == 1:
         return most
     return min(most, layout.vec)

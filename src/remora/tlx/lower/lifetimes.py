@@ -92,7 +92,7 @@ class Lifetimes:
             done = _done(buffer.products, self._product_waits, block)
             holder = block.parent_op()
             if done is None and holder is not None and op_name(holder) != "tt.func":
-                _move(buffer.allocation, InsertPoint.before(holder))
+                _move(buffer.allocation.op, InsertPoint.before(holder))
                 continue
             end = done or block.last_op
             assert end is not None
@@ -103,7 +103,7 @@ class Lifetimes:
         for region in dict.fromkeys(_region_of(b.allocation) for b in buffers):
             own = [b for b in buffers if _region_of(b.allocation) is region]
             for buffer in own:
-                _move(buffer.allocation, InsertPoint.at_start(region.blocks[0]))
+                _move(buffer.allocation.op, InsertPoint.at_start(region.blocks[0]))
             for block in region.blocks:
                 end = block.last_op
                 if end is None or op_name(end) != "tt.return":
@@ -135,10 +135,25 @@ def _deallocate(allocation: CustomOp, builder: Builder) -> None:
     builder.op("ttg.local_dealloc", allocation.results)
 
 
-def _move(allocation: CustomOp, point: InsertPoint) -> None:
-    """An allocation has no operands: it can be made anywhere before its uses."""
-    allocation.op.detach()
-    Rewriter.insert_op(allocation.op, point)
+def _move(op: Operation, point: InsertPoint) -> None:
+    """An allocation can be made anywhere before its uses, if what it shares memory with is too."""
+    op.detach()
+    Rewriter.insert_op(op, point)
+    for operand in op.operands:
+        if isinstance(operand.owner, Operation) and not comes_after(op, operand.owner):
+            _move(operand.owner, InsertPoint.before(op))
+
+
+def comes_after(op: Operation, before: Operation) -> bool:
+    """Whether an operation surely runs after another one, which surely ran."""
+    block = before.parent
+    holder: Operation | None = op
+    while holder is not None and holder.parent is not block:
+        holder = holder.parent_op()
+    if holder is None or holder is before:
+        return False
+    assert block is not None
+    return block.get_operation_index(holder) > block.get_operation_index(before)
 
 
 def _is_structured(buffer: Buffer) -> bool:

@@ -11,20 +11,57 @@ from remora.dsl.lowering import CustomOp, Lowering
 from remora.errors import LanguageError
 from remora.ir.build import Builder, attribute, boolean, erase, inherent, op_name
 from remora.tlx.buffers import local_alloc, local_load, local_store, local_view
+from remora.tlx.storage import Placement, set_buffer_overlap, storage_alias_spec
 from remora.tlx.tasks import async_task_replica_id
 
 
 @local_alloc.lowering("cuda", "hip")
 def lower_alloc(op: CustomOp, builder: Builder, lowering: Lowering) -> SSAValue:
-    """``ttg.local_alloc`` without a source."""
-    return builder.value("ttg.local_alloc", [], lowering.analysis.memdesc_of(op))
+    """``ttg.local_alloc`` without a source, or a part of one that several share."""
+    kind = lowering.analysis.memdesc_of(op)
+    shared = lowering.analysis.storage_of(op)
+    if shared is None:
+        return builder.value("ttg.local_alloc", [], kind)
+    if shared.root is op:
+        shared.allocate(builder)
+    return builder.value("ttg.memdesc_reinterpret", [shared.block_of(op)], kind)
+
+
+@storage_alias_spec.lowering("cuda", "hip")
+def lower_spec(op: CustomOp, builder: Builder, lowering: Lowering) -> SSAValue:
+    """The memory that the allocations share; the handle itself stands for nothing."""
+    lowering.analysis.storage_of(op).allocate(builder)
+    return builder.constant(0, 64)
+
+
+@set_buffer_overlap.lowering("cuda", "hip")
+def lower_overlap(op: CustomOp, builder: Builder, lowering: Lowering) -> None:
+    """Nothing: the analysis has placed the allocations."""
 
 
 @local_view.lowering("cuda", "hip")
 def lower_view(op: CustomOp, builder: Builder, lowering: Lowering) -> SSAValue:
     """``ttg.memdesc_index``."""
+    buffers, index = op.operands
+    placement = lowering.analysis.placement_of(op)
+    if placement is not None:
+        index = _placed(index, placement, lowering.analysis.source_of(op).bytes, builder)
     kind = lowering.analysis.view_type(op.results[0])
-    return builder.value("ttg.memdesc_index", op.operands, kind)
+    return builder.value("ttg.memdesc_index", [buffers, index], kind)
+
+
+def _placed(index: SSAValue, placement: Placement, size: int, builder: Builder) -> SSAValue:
+    """The index of a buffer of ``size`` bytes among all that fit into its block."""
+
+    def number(name: str, left: SSAValue, right: int) -> SSAValue:
+        return builder.value(f"arith.{name}", [left, builder.constant(right)], left.type)
+
+    if placement.stride != placement.group * size:
+        within = number("remsi", index, placement.group)
+        group = number("divsi", index, placement.group)
+        index = number("muli", group, placement.stride // size)
+        index = builder.value("arith.addi", [index, within], index.type)
+    return number("addi", index, placement.offset // size) if placement.offset else index
 
 
 @local_store.lowering("cuda", "hip")

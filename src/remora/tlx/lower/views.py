@@ -20,6 +20,7 @@ from remora.tlx.lower.layouts import (
     element_type,
     shared_layout,
 )
+from remora.tlx.storage import Placement
 from remora.tlx.views import local_reinterpret, local_slice, local_trans, subslice
 
 
@@ -63,7 +64,9 @@ def _sliced(op: CustomOp, source: MemDesc) -> MemDesc:
 
 def _reinterpreted(op: CustomOp, source: MemDesc) -> MemDesc:
     a = op.attributes
-    to = MemDesc(a["shape"], element_type(a["dtype"]), num=a["num"])
+    to = MemDesc(a["shape"], element_type(a["dtype"]))
+    if a["num"]:
+        to = replace(to, num=source.num * source.bytes // to.bytes)
     if a["layout"]:
         return replace(to, layout=shared_layout(a["layout"]))
     if source.layout is None:
@@ -97,7 +100,7 @@ def relaid(layout: SharedLayout, at: MemDesc, to: MemDesc) -> SharedLayout | Non
         return None
     if isinstance(layout, NvmmaShared):
         # Rows that are wider than the swizzle lie in panels of all rows.
-        same_rows = at.shape[0] == to.shape[0] and at.num == to.num
+        same_rows = at.shape[0] == to.shape[0]
         ok = row <= layout.swizzling or same_rows
         return replace(layout, bits=to.bits) if ok else None
     if isinstance(layout, SwizzledShared) and layout.vec * at.bits % to.bits == 0:
@@ -172,12 +175,29 @@ subslice.lowering("cuda", "hip")(lower_slice)
 @local_reinterpret.lowering("cuda", "hip")
 def lower_reinterpret(op: CustomOp, builder: Builder, lowering: Lowering) -> SSAValue:
     """``ttg.memdesc_reinterpret``."""
-    source: MemDesc = lowering.analysis.described(op.operands[0])
+    source: MemDesc = lowering.analysis.source_of(op)
+    to: MemDesc = lowering.analysis.described(op.results[0])
     if source.allocated not in (None, source.shape):
         raise WrongType(
             "tlx.local_reinterpret: a slice has no bytes in a row to reinterpret",
             where=op.where,
             hint="reinterpret the whole buffer, and slice what comes of it",
         )
-    kind = lowering.analysis.view_type(op.results[0])
-    return builder.value("ttg.memdesc_reinterpret", op.operands, kind)
+    if to.num:
+        return builder.value("ttg.memdesc_reinterpret", op.operands, to.type)
+    placement: Placement | None = lowering.analysis.placement_of(op)
+    offset = placement.offset if placement else 0
+    # Some releases reinterpret all of a buffer, or nothing: as many as it holds, one is taken.
+    count, rest = divmod(source.bytes * max(source.num, 1), to.bytes)
+    if rest or offset % to.bytes:
+        raise WrongShape(
+            f"tlx.local_reinterpret: {to.bytes} bytes do not begin at a multiple of themselves in "
+            "what they are part of",
+            where=op.where,
+            hint="reinterpret one buffer of it: tlx.local_view(buffers, i)",
+        )
+    if count == 1:
+        return builder.value("ttg.memdesc_reinterpret", op.operands, to.type)
+    several = builder.value("ttg.memdesc_reinterpret", op.operands, replace(to, num=count).type)
+    index = builder.constant(offset // to.bytes)
+    return builder.value("ttg.memdesc_index", [several, index], to.type)

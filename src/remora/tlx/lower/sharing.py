@@ -1,0 +1,124 @@
+"""Allocations that share memory: which, where in it, and the memory itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from xdsl.ir import SSAValue
+
+from remora.dsl.lowering import CustomOp, carried_to
+from remora.ir.build import Builder, i32
+from remora.tlx.lower.layouts import MemDesc, SwizzledShared, element_type
+from remora.tlx.storage import (
+    Placement,
+    Plan,
+    Tree,
+    check_group,
+    check_size,
+    joined,
+    plan,
+    renamed,
+)
+
+
+@dataclass(eq=False)
+class SharedStorage:
+    """Memory that several allocations share.
+
+    root: the ``storage_alias_spec``, or the first of the allocations. members: they, in program
+    order. where: who says how they lie. alignment: in bytes, of the memory.
+    """
+
+    root: CustomOp
+    members: list[CustomOp]
+    tree: Tree | None = None
+    where: str = ""
+    alignment: int = 16
+    _blocks: list[SSAValue] = field(default_factory=list)
+
+    @property
+    def plan(self) -> Plan:
+        """Who lies where."""
+        return plan([(_bytes(m), m.attributes["num"]) for m in self.members], self.tree)
+
+    def placement(self, member: CustomOp) -> Placement:
+        """Where the buffers of an allocation lie."""
+        return self.plan.placements[self.members.index(member)]
+
+    def count(self, member: CustomOp) -> int:
+        """How many buffers of an allocation's kind its block holds."""
+        return self.plan.blocks[self.placement(member).block] // _bytes(member)
+
+    def check(self) -> None:
+        """Check that the memory is as large as the author said."""
+        if self.root.name == "tlx.storage_alias_spec":
+            limit = self.root.attributes["bytes"]
+        else:
+            limit = _bytes(self.root) * self.root.attributes["num"]
+        sizes = [
+            (f"{m.attributes['num']}x{m.attributes['shape']} {m.attributes['dtype']} at {m.where}",
+             _bytes(m) * m.attributes["num"])
+            for m in self.members
+        ]  # fmt: skip
+        check_size(limit, self.plan.needed, sizes, self.where or self.members[-1].where)
+
+    def allocate(self, builder: Builder) -> None:
+        """Allocate the memory: one block for all that overlaps."""
+        unit = min(_bytes(m) for m in self.members) if self.members else 1
+        for size in self.plan.blocks if self.members else ():
+            kind = MemDesc((unit,), element_type("int8"), SwizzledShared.plain((0,)), size // unit)
+            self._blocks.append(
+                builder.value("ttg.local_alloc", [], kind.type, {"alignment": i32(self.alignment)})
+            )
+
+    def block_of(self, member: CustomOp) -> SSAValue:
+        """The memory in which an allocation lies."""
+        return self._blocks[self.placement(member).block]
+
+
+def _bytes(op: CustomOp) -> int:
+    a = op.attributes
+    return MemDesc(a["shape"], element_type(a["dtype"])).bytes
+
+
+def storages(ops: Sequence[CustomOp]) -> dict[CustomOp, SharedStorage]:
+    """The storage of each allocation that shares its memory, and of each ``storage_alias_spec``."""
+    origins: dict[SSAValue, CustomOp] = {}
+    found: dict[CustomOp, SharedStorage] = {}
+    for op in ops:
+        if op.name == "tlx.storage_alias_spec":
+            found[op] = SharedStorage(op, [])
+        if op.name in ("tlx.storage_alias_spec", "tlx.local_alloc"):
+            for value in _reached(op.results[0]):
+                origins.setdefault(value, op)
+        if op.name == "tlx.local_alloc" and op.operands:
+            other = origins[op.operands[0]]
+            storage = found.setdefault(other, SharedStorage(other, [other]))
+            if other in storage.members and storage.tree is not None:
+                index = storage.members.index(other)
+                storage.tree = joined(storage.tree, index, len(storage.members))
+            storage.members.append(op)
+            found[op] = storage
+        if op.name == "tlx.set_buffer_overlap":
+            storage = found[origins[op.operands[0]]]
+            group = [origins[v] for v in op.operands[1:]]
+            check_group(storage.tree, storage.members, group, op.where)
+            names = [storage.members.index(m) for m in group]
+            storage.tree, storage.where = renamed(op.attributes["tree"], names), op.where
+    for storage in set(found.values()):
+        if storage.members:
+            storage.check()
+    return found
+
+
+def _reached(value: SSAValue) -> Iterator[SSAValue]:
+    """A value and all that it becomes by control flow."""
+    seen: set[SSAValue] = set()
+    work = [value]
+    while work:
+        current = work.pop()
+        if current not in seen:
+            seen.add(current)
+            yield current
+            work.extend(carried_to(current))
