@@ -99,24 +99,10 @@ clusters = (
     .when(target=("cuda:90", "cuda:100", "cuda:103"), module=_is_marked)
 )
 
-# Where stock Triton has given all descriptors their layouts.
-fit = PassRef(
-    "remora.tlx.lower.boxes:FitDescriptors",
-    trigger="unrealized_conversion_cast",
-    also=("remora.tlx",),
-)
-
-descriptors = (
-    Pipeline("tlx-descriptors")
-    .insert(fit, after="ttgir/optimize_descriptor_encoding")
-    .when(target="cuda")
-)
-
 plugin = Plugin(
     name="tlx",
     version="0.1.0",
     passes=(PassRef(LOWER_OPERATIONS), outline, specialize, fit),
     ops=tuple(f"remora.tlx:{name}" for name in OPERATIONS),
-    pipelines=(pipeline, clusters, descriptors),
     pipelines=(pipeline, descriptors, clusters),
 )
