@@ -253,7 +253,6 @@ def one(
     ({"WARPS": 4, "COPIES": 3, "REGS": 240}, TasksDoNotFit,
      r"4 x 32 x 240 \+ 4 x 32 x 240 \+ 4 x 32 x 240 = 92,160 registers, and the others at least"),
     ({"KIND": "other"}, WrongType, "a task is \"default\" or has num_warps, it is given 'other'"),
-    ({"KIND": "default", "WARPS": None, "COPIES": 2}, WrongShape, "cannot be replicated"),
     ({"KIND": "default", "WARPS": 8}, WrongShape, "has the program's 4 warps, not 8"),
 ])  # fmt: skip
 def test_refused(given: dict[str, Any], kind: type[LanguageError], message: str) -> None:
