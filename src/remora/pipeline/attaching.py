@@ -1,9 +1,16 @@
-"""A pipeline for one kernel, always."""
+"""A pipeline for one kernel, always.
+
+A launch of such a kernel costs what it costs in stock Triton: the pipelines are
+in force, and the hook is there, only while the kernel is compiled. Its compiled
+forms are in a memory cache that the kernel has to itself.
+"""
 
 from __future__ import annotations
 
+import copy
 import functools
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 from remora import host
@@ -13,21 +20,20 @@ from remora.pipeline.edits import Pipeline
 
 Kernel = TypeVar("Kernel")
 
-# What compiles: the autotuner's ``warmup`` does not go through its ``run``.
-_ENTRIES = ("run", "warmup", "preload")
-
 
 def attach(*pipelines: Pipeline) -> Callable[[Kernel], Kernel]:
-    """A decorator: these pipelines are in force whenever the kernel is launched.
+    """A decorator: these pipelines are in force whenever the kernel is compiled for a launch.
 
     Over or under ``@triton.jit``'s companions ``@triton.autotune`` and
-    ``@triton.heuristics``, in any order; other kernels, and the same function
-    called from another kernel, are compiled without them.
+    ``@triton.heuristics``, in any order; other kernels, also those made of the
+    same function, and the function called from another kernel, are compiled
+    without them.
 
-    The kernel object stays the same one, with methods of its own.
+    The kernel object stays the same one.
 
     Raises:
         PipelineError: what is decorated is no kernel, or no pipeline was given.
+        UnsupportedTriton: the installed Triton lacks what Remora stands on.
     """
     if not pipelines or not all(isinstance(p, Pipeline) for p in pipelines):
         raise PipelineError(
@@ -40,44 +46,47 @@ def attach(*pipelines: Pipeline) -> Callable[[Kernel], Kernel]:
                 f"{kernel!r} is not a kernel",
                 hint="put @remora.attach above @triton.jit, not below it",
             )
-        host.install(active)  # for as long as the process lives, as the kernel does
-        for name in _ENTRIES:
-            if hasattr(kernel, name):
-                setattr(kernel, name, _with_pipelines(getattr(kernel, name), pipelines))
+        host.features()
+        function = _own_function(kernel)
+        function.remora_pipelines = pipelines + attached(function)
+        if hasattr(function, "_do_compile"):  # Triton's interpreter compiles nothing
+            function._do_compile = functools.partial(_compile, function)
+            function.device_caches = defaultdict(function.create_binder)
         return kernel
 
     return decorate
 
 
-def _with_pipelines(method: Callable[..., Any], pipelines: tuple[Pipeline, ...]) -> Any:
-    # Every launch comes through here: one frame, no calls that can be spared.
-    scope = active.scope
-    here, enter, leave = scope.get, scope.set, scope.reset
-    last = scope.get(), scope.get().within(pipelines)
+def _compile(function: Any, *args: Any, **kwargs: Any) -> Any:
+    """``JITFunction._do_compile``, with the function's pipelines in force."""
+    with active.use(*function.remora_pipelines):
+        active.cache_key()  # where kernels compile asynchronously it tells their executor
+        return type(function)._do_compile(function, *args, **kwargs)
 
-    @functools.wraps(method)
-    def with_pipelines(*args: Any, **kwargs: Any) -> Any:
-        nonlocal last
-        outer, known = here(), last
-        if known[0] is not outer:
-            known = last = outer, outer.within(pipelines)
-        token = enter(known[1])
-        try:
-            return method(*args, **kwargs)
-        finally:
-            leave(token)
 
-    with_pipelines.remora_pipelines = pipelines  # type: ignore[attr-defined]
-    return with_pipelines
+def _own_function(kernel: Any) -> Any:
+    """What the kernel runs in the end, for this kernel alone.
+
+    What an autotuner or the like was made of may be launched by itself, or be
+    another's: the kernel gets copies.
+    """
+    outer = kernel
+    for inner in list(_chain(kernel))[1:]:
+        outer.fn = copy.copy(inner)
+        outer = outer.fn
+    return outer
+
+
+def _chain(kernel: Any) -> Iterator[Any]:
+    """A kernel and what it is made of, down to the function that is compiled."""
+    while hasattr(kernel, "run"):
+        yield kernel
+        kernel = getattr(kernel, "fn", None)
 
 
 def attached(kernel: Any) -> tuple[Pipeline, ...]:
     """The pipelines that are attached to a kernel, or to one that it is made of."""
     found: tuple[Pipeline, ...] = ()
-    while hasattr(kernel, "run"):
-        method = kernel.run
-        while method is not None:
-            found += getattr(method, "remora_pipelines", ())
-            method = getattr(method, "__wrapped__", None)
-        kernel = getattr(kernel, "fn", None)
+    for part in _chain(kernel):
+        found += getattr(part, "remora_pipelines", ())
     return found
