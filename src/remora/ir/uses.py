@@ -27,7 +27,7 @@ _VALUE = re.compile(r"%\w+")
 
 
 class Contents:
-    """What is in a module at a time: operations, their results, blocks' arguments, as in its text."""
+    """What a module holds at a time, in the order of its text."""
 
     def __init__(self, module: ModuleOp) -> None:
         self.operations = list(module.walk())

@@ -17,6 +17,7 @@ from remora import host
 from remora.errors import PipelineError
 from remora.pipeline.active import active
 from remora.pipeline.edits import Pipeline
+from remora.pipeline.registry import name_of
 
 Kernel = TypeVar("Kernel")
 
@@ -48,20 +49,54 @@ def attach(*pipelines: Pipeline) -> Callable[[Kernel], Kernel]:
             )
         host.features()
         function = _own_function(kernel)
-        function.remora_pipelines = pipelines + attached(function)
+        before = attached(function)
+        function.remora_pipelines = pipelines + before
         if hasattr(function, "_do_compile"):  # Triton's interpreter compiles nothing
-            function._do_compile = functools.partial(_compile, function)
+            if not before:
+                stock: Any = type(function)
+                function.__class__ = _with_pipelines(stock)
             function.device_caches = defaultdict(function.create_binder)
         return kernel
 
     return decorate
 
 
-def _compile(function: Any, *args: Any, **kwargs: Any) -> Any:
-    """``JITFunction._do_compile``, with the function's pipelines in force."""
-    with active.use(*function.remora_pipelines):
-        active.cache_key()  # where kernels compile asynchronously it tells their executor
-        return type(function)._do_compile(function, *args, **kwargs)
+@functools.cache
+def _with_pipelines(stock: Any) -> Any:
+    """The class of functions, ``JITFunction`` or Gluon's, that have pipelines of their own."""
+
+    class Attached(stock):  # type: ignore[misc]
+        remora_pipelines: tuple[Pipeline, ...] = ()
+
+        def _do_compile(self, *args: Any, **kwargs: Any) -> Any:
+            """What every launch and warmup comes to whose kernel is not in memory."""
+            with active.use(*self.remora_pipelines):
+                active.cache_key()  # where kernels compile asynchronously it tells their executor
+                return super()._do_compile(*args, **kwargs)
+
+        @property
+        def src(self) -> str:
+            """The source, as Inductor takes it into a module of its own: it names the pipelines.
+
+            Triton parses ``_src``.
+            """
+            return (
+                f"{self._src.rstrip()}\n\n"
+                '__import__("remora.inductor", fromlist=["keep"])'
+                f'.keep(globals(), "{self.fn.__name__}", "{name_of(self.remora_pipelines)}")\n'
+            )
+
+        @property
+        def cache_key(self) -> str:
+            """The stock one: other kernels call the function without its pipelines."""
+            plain = copy.copy(self)
+            plain.__class__ = stock
+            key: str = plain.cache_key
+            self.__dict__.update(plain.__dict__)  # what it found on the way: the globals in use
+            return key
+
+    Attached.__name__ = stock.__name__  # Triton asks for it
+    return Attached
 
 
 def _own_function(kernel: Any) -> Any:
