@@ -16,7 +16,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import queue
 import random
 import resource
@@ -81,9 +80,10 @@ def assembly(entry: Any, target: str, *, to_the_end: bool = False) -> tuple[str,
 
     ``to_the_end``: make the binary, too.
     """
-    from standin import gpu_target
     from triton._C.libtriton import ir
     from triton.compiler.compiler import make_backend
+
+    from remora.host.targets import gpu_target
 
     gpu = gpu_target(target)
     source = entry.source()
@@ -162,11 +162,11 @@ def _identity() -> Any:
 @cache
 def _pipelines(target: str, options: tuple[tuple[str, Any], ...]) -> tuple[Any, Any]:
     """Identity everywhere, and in TLX's place only."""
-    from standin import gpu_target
     from triton.backends.compiler import Language
     from triton.compiler.compiler import make_backend
 
     import remora
+    from remora.host.targets import gpu_target
     from remora.pipeline import anchors, record
 
     identity = _identity()
@@ -502,11 +502,10 @@ def main() -> int:
     begin = time.time()
     results = run_all(chosen, args.jobs, options, every)
     print(table(results))
-    from importlib.metadata import version
+    sys.path.append(str(HERE.parent / "benchmarks"))
+    import machine
 
-    summary: dict[str, Any] = {
-        "triton": version("triton"),
-        "python": platform.python_version(),
+    summary: dict[str, Any] = machine.record() | {
         "seconds": round(time.time() - begin, 1),
         "round trips": sum(r.places for r in results),
         "outcomes": Counter(r.outcome for r in results),
