@@ -29,6 +29,7 @@ OPERATIONS = (
     "cluster_cta_rank",
     "cluster_size_1d",
     "dtype_of",
+    "async_remote_shmem_store",
     "size_of",
     "get_fp8_format_name",
     "num_warps",
@@ -38,6 +39,7 @@ OPERATIONS = (
     "warp_redux",
     "stoch_round",
     "remote_shmem_store",
+    "remote_view",
     "local_trans",
     "local_slice",
     "subslice",
@@ -74,6 +76,10 @@ OPERATIONS = (
     "async_descriptor_store_wait",
     "async_descriptor_prefetch_tensor",
     "prefetch",
+    "async_store",
+    "allocate_tensor_descriptor",
+    "make_tensor_descriptor",
+    "reinterpret_tensor_descriptor",
 )
 
 outline = PassRef(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -19,8 +20,8 @@ import remora
 import remora.tlx as tlx
 from remora import errors
 from remora.ir.build import Builder, inherent, op_name
-from remora.tlx.lower.clusters import Pieces, byte_offsets, contiguous
-from remora.tlx.lower.layouts import NvmmaShared, SharedLayout, SwizzledShared
+from remora.tlx.lower.clusters import Pieces, byte_offsets, contiguous, coordinates_of
+from remora.tlx.lower.layouts import LinearShared, NvmmaShared, SharedLayout, SwizzledShared
 
 # --- where an element lies: Triton's own linear layouts are the oracle ---------------------------
 
@@ -36,20 +37,26 @@ def linear(layout: Any, shape: tuple[int, ...]) -> Any:
 
 def stock_offsets(layout: SharedLayout, shape: tuple[int, ...], bits: int) -> np.ndarray:
     """The byte offset of each element, by Triton."""
-    if isinstance(layout, NvmmaShared):
-        stock: Any = gl.NVMMASharedLayout(layout.swizzling, bits, len(shape), layout.transposed)
+    if isinstance(layout, LinearShared):
+        stock: Any = SimpleNamespace(offset_bases=layout.offsets)
+    elif isinstance(layout, NvmmaShared):
+        stock = gl.NVMMASharedLayout(layout.swizzling, bits, len(shape), layout.transposed)
     else:
         stock = gl.SwizzledSharedLayout(
             layout.vec, layout.per_phase, layout.max_phase, list(layout.order)
         )
     offsets = np.zeros(shape, int)
-    bases = linear(stock, shape).offset_bases
+    if not isinstance(layout, LinearShared):
+        stock = linear(stock, shape)
+    bases = stock.offset_bases
     for offset in range(1 << len(bases)):
         place = np.zeros(len(shape), int)
         for bit, base in enumerate(bases):
             if offset >> bit & 1:
                 place ^= base
-        offsets[tuple(place)] = offset * bits // 8
+        paddings = layout.paddings if isinstance(layout, LinearShared) else ()
+        padding = sum(offset // interval * more for interval, more in paddings)
+        offsets[tuple(place)] = (offset + padding) * bits // 8
     return offsets
 
 
@@ -58,6 +65,7 @@ def evaluate(block: Block, shape: tuple[int, ...]) -> np.ndarray:
     known: dict[Any, Any] = {}
     functions = {
         "arith.addi": np.add, "arith.muli": np.multiply, "arith.xori": np.bitwise_xor,
+        "arith.shrui": np.right_shift, "arith.andi": np.bitwise_and,
         "arith.divui": np.floor_divide, "arith.remui": np.remainder,
     }  # fmt: skip
     for op in block.ops:
@@ -87,6 +95,10 @@ LAYOUTS: list[tuple[SharedLayout, tuple[int, ...], int]] = [
     (SwizzledShared(8, 2, 4, (1, 0)), (32, 32), 16),
     (SwizzledShared(8, 1, 8, (0, 1)), (64, 16), 16),
     (SwizzledShared(4, 1, 8, (1, 0)), (16, 64), 32),
+    (LinearShared(((0, 1), (0, 2), (0, 4), (1, 1), (2, 2), (0, 8), (4, 4))), (8, 16), 16),
+    (LinearShared(((1, 0), (0, 1), (2, 1), (0, 2), (4, 3))), (8, 4), 32),
+    (LinearShared(((0, 1), (0, 2), (0, 4), (1, 0), (2, 0), (4, 0)), ((8, 4),)), (8, 8), 32),
+    (LinearShared(((0, 1), (0, 2), (0, 4), (1, 0), (2, 0)), ((8, 8), (16, 8))), (4, 8), 16),
     *(
         (NvmmaShared(swizzling, transposed, bits), shape, bits)
         for swizzling in (0, 32, 64, 128)
@@ -103,8 +115,10 @@ LAYOUTS: list[tuple[SharedLayout, tuple[int, ...], int]] = [
 def test_offsets(layout: SharedLayout, shape: tuple[int, ...], bits: int) -> None:
     """Each element's place is Triton's, and a piece lies in one run, aligned to its size."""
     block = Block()
+    builder = Builder(InsertPoint.at_end(block), None)
     pieces = Pieces.of(shape, layout.order, contiguous(layout, bits), 4)
-    byte_offsets(Builder(InsertPoint.at_end(block), None), shape, layout, bits, pieces.layout)
+    coordinates = coordinates_of(builder, shape, pieces.layout)
+    byte_offsets(builder, coordinates, shape, layout, bits)
     found = evaluate(block, shape)
     assert (found == stock_offsets(layout, shape, bits)).all()
     size = pieces.elements * bits // 8

@@ -21,7 +21,9 @@ def _produce(
     STAGES: tl.constexpr, B_BY_COLUMN: tl.constexpr,
 ):  # fmt: skip
     """Copy the operands of one tile, stage by stage. ROWS: of each of the PARTS of A's tile."""
-    BYTES: tl.constexpr = (PARTS * ROWS + BLOCK_N) * BLOCK_K * tlx.size_of(tlx.dtype_of(a_desc))
+    BYTES: tl.constexpr = (
+        (PARTS * ROWS + BLOCK_N) * BLOCK_K * tlx.size_of(tlx.dtype_of(a_desc))
+    )
     for k in range(0, K, BLOCK_K):
         stage = step % STAGES
         tlx.barrier_wait(empty[stage], ((step // STAGES) & 1) ^ 1)
@@ -45,6 +47,8 @@ def _multiply(
     STAGES: tl.constexpr, B_BY_COLUMN: tl.constexpr, ACC: tl.constexpr,
 ):  # fmt: skip
     """The sum over K of one tile, a product in flight while the next one is issued."""
+    # ptxas lets products fly over the end of a loop that surely runs.
+    tl.assume(K > 0)
     acc = tl.zeros((ROWS, BLOCK_N), ACC)
     before = step % STAGES
     for k in range(0, K, BLOCK_K):
@@ -103,10 +107,20 @@ def gemm_cooperative(
     c_buffers = tlx.local_alloc((ROWS, BLOCK_N // SUBTILES), tlx.dtype_of(c_desc), 2)
     full = tlx.alloc_barriers(STAGES, 1)
     empty = tlx.alloc_barriers(STAGES, 2)
-    tiles = tl.cdiv(M, BLOCK_M) * tl.cdiv(N, BLOCK_N)
     with tlx.async_tasks():
         with tlx.async_task("default"):
+            _consume_half(
+                c_desc, a_buffers, b_buffers, c_buffers, full, empty, M, N, K, 0,
+                BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, SUBTILES, B_BY_COLUMN, ACC,
+            )  # fmt: skip
+        with tlx.async_task(num_warps=4, num_regs=232):
+            _consume_half(
+                c_desc, a_buffers, b_buffers, c_buffers, full, empty, M, N, K, 1,
+                BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, SUBTILES, B_BY_COLUMN, ACC,
+            )  # fmt: skip
+        with tlx.async_task(num_warps=1, num_regs=40):
             step = 0
+            tiles = tl.cdiv(M, BLOCK_M) * tl.cdiv(N, BLOCK_N)
             for tile in range(tl.program_id(0), tiles, tl.num_programs(0)):
                 tile_m, tile_n = tile_of(tile, M, N, BLOCK_M, BLOCK_N, GROUP_M)
                 step = _produce(
@@ -114,20 +128,30 @@ def gemm_cooperative(
                     tile_m * BLOCK_M, tile_n * BLOCK_N, K, step,
                     BLOCK_N, BLOCK_K, 2, ROWS, STAGES, B_BY_COLUMN,
                 )  # fmt: skip
-        with tlx.async_task(num_warps=4, num_regs=232, replicate=2):
-            part: tl.constexpr = tlx.async_task_replica_id()
-            step = 0
-            for tile in range(tl.program_id(0), tiles, tl.num_programs(0)):
-                tile_m, tile_n = tile_of(tile, M, N, BLOCK_M, BLOCK_N, GROUP_M)
-                acc, step = _multiply(
-                    a_buffers, b_buffers, full, empty, K, step, part,
-                    ROWS, BLOCK_N, BLOCK_K, 2, STAGES, B_BY_COLUMN, ACC,
-                )  # fmt: skip
-                _store(
-                    c_desc, c_buffers[part], acc, tile_m * BLOCK_M + part * ROWS,
-                    tile_n * BLOCK_N, BLOCK_N, SUBTILES,
-                )  # fmt: skip
-            tlx.async_descriptor_store_wait(0)
+
+
+@triton.jit
+def _consume_half(
+    c_desc, a_buffers, b_buffers, c_buffers, full, empty, M, N, K,
+    PART: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+    GROUP_M: tl.constexpr, STAGES: tl.constexpr, SUBTILES: tl.constexpr,
+    B_BY_COLUMN: tl.constexpr, ACC: tl.constexpr,
+):  # fmt: skip
+    """Multiply and store half of the rows of each of the program's tiles."""
+    ROWS: tl.constexpr = BLOCK_M // 2
+    step = 0
+    tiles = tl.cdiv(M, BLOCK_M) * tl.cdiv(N, BLOCK_N)
+    for tile in range(tl.program_id(0), tiles, tl.num_programs(0)):
+        tile_m, tile_n = tile_of(tile, M, N, BLOCK_M, BLOCK_N, GROUP_M)
+        acc, step = _multiply(
+            a_buffers, b_buffers, full, empty, K, step, PART,
+            ROWS, BLOCK_N, BLOCK_K, 2, STAGES, B_BY_COLUMN, ACC,
+        )  # fmt: skip
+        _store(
+            c_desc, c_buffers[PART], acc, tile_m * BLOCK_M + PART * ROWS, tile_n * BLOCK_N,
+            BLOCK_N, SUBTILES,
+        )  # fmt: skip
+    tlx.async_descriptor_store_wait(0)
 
 
 # The hardware's named barriers that say whose turn the matrix units are, one for each
@@ -152,40 +176,51 @@ def gemm_pingpong(
     c_buffers = tlx.local_alloc((BLOCK_M, BLOCK_N // SUBTILES), tlx.dtype_of(c_desc), 2)
     full = tlx.alloc_barriers(STAGES, 1)
     empty = tlx.alloc_barriers(STAGES, 1)
-    tiles = tl.cdiv(M, BLOCK_M) * tl.cdiv(N, BLOCK_N)
-    steps = tl.cdiv(K, BLOCK_K)
-    stride = tl.num_programs(0)
     with tlx.async_tasks():
         with tlx.async_task("default"):
+            _consume_in_turn(
+                c_desc, a_buffers, b_buffers, c_buffers, full, empty, M, N, K, 0,
+                BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, SUBTILES, B_BY_COLUMN, ACC,
+            )  # fmt: skip
+        with tlx.async_task(num_warps=4, num_regs=232):
+            _consume_in_turn(
+                c_desc, a_buffers, b_buffers, c_buffers, full, empty, M, N, K, 1,
+                BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, SUBTILES, B_BY_COLUMN, ACC,
+            )  # fmt: skip
+        with tlx.async_task(num_warps=1, num_regs=40):
             step = 0
-            for tile in range(tl.program_id(0), tiles, stride):
+            tiles = tl.cdiv(M, BLOCK_M) * tl.cdiv(N, BLOCK_N)
+            for tile in range(tl.program_id(0), tiles, tl.num_programs(0)):
                 tile_m, tile_n = tile_of(tile, M, N, BLOCK_M, BLOCK_N, GROUP_M)
                 step = _produce(
                     a_desc, b_desc, a_buffers, b_buffers, full, empty,
                     tile_m * BLOCK_M, tile_n * BLOCK_N, K, step,
                     BLOCK_N, BLOCK_K, 1, BLOCK_M, STAGES, B_BY_COLUMN,
                 )  # fmt: skip
-        with tlx.async_task(num_warps=4, num_regs=232, replicate=2):
-            me: tl.constexpr = tlx.async_task_replica_id()
-            if me == 1:
-                tlx.named_barrier_arrive(_TURN, 256)  # the first turn is the other's
-            step = me * steps
-            for tile in range(tl.program_id(0) + me * stride, tiles, 2 * stride):
-                tile_m, tile_n = tile_of(tile, M, N, BLOCK_M, BLOCK_N, GROUP_M)
-                tlx.named_barrier_wait(_TURN + me, 256)
-                acc, step = _multiply(
-                    a_buffers, b_buffers, full, empty, K, step, 0,
-                    BLOCK_M, BLOCK_N, BLOCK_K, 1, STAGES, B_BY_COLUMN, ACC,
-                )  # fmt: skip
-                tlx.named_barrier_arrive(_TURN + 1 - me, 256)
-                step += steps  # the other's tile
-                _store(
-                    c_desc,
-                    c_buffers[me],
-                    acc,
-                    tile_m * BLOCK_M,
-                    tile_n * BLOCK_N,
-                    BLOCK_N,
-                    SUBTILES,
-                )
-            tlx.async_descriptor_store_wait(0)
+
+
+@triton.jit
+def _consume_in_turn(
+    c_desc, a_buffers, b_buffers, c_buffers, full, empty, M, N, K,
+    ME: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+    GROUP_M: tl.constexpr, STAGES: tl.constexpr, SUBTILES: tl.constexpr,
+    B_BY_COLUMN: tl.constexpr, ACC: tl.constexpr,
+):  # fmt: skip
+    """Multiply and store every other one of the program's tiles."""
+    if ME == 1:
+        tlx.named_barrier_arrive(_TURN, 256)  # the first turn is the other's
+    steps = tl.cdiv(K, BLOCK_K)
+    tiles = tl.cdiv(M, BLOCK_M) * tl.cdiv(N, BLOCK_N)
+    stride = tl.num_programs(0)
+    step = ME * steps
+    for tile in range(tl.program_id(0) + ME * stride, tiles, 2 * stride):
+        tile_m, tile_n = tile_of(tile, M, N, BLOCK_M, BLOCK_N, GROUP_M)
+        tlx.named_barrier_wait(_TURN + ME, 256)
+        acc, step = _multiply(
+            a_buffers, b_buffers, full, empty, K, step, 0,
+            BLOCK_M, BLOCK_N, BLOCK_K, 1, STAGES, B_BY_COLUMN, ACC,
+        )  # fmt: skip
+        tlx.named_barrier_arrive(_TURN + 1 - ME, 256)
+        step += steps  # the other's tile
+        _store(c_desc, c_buffers[ME], acc, tile_m * BLOCK_M, tile_n * BLOCK_N, BLOCK_N, SUBTILES)
+    tlx.async_descriptor_store_wait(0)

@@ -7,10 +7,12 @@ from typing import Any
 
 import triton
 import triton.language as tl
+from triton.tools.tensor_descriptor import TensorDescriptor
 
 from remora.errors import KernelArgumentError
 from remora.kernels.gemm_cdna import gemm_staged
 from remora.kernels.gemm_hopper import gemm_pipelined
+from remora.kernels.gemm_specialized import gemm_cooperative, gemm_pingpong
 
 # Element type of the operands: accumulator, default type of the result.
 _DTYPES = {
@@ -28,7 +30,9 @@ class Config:
     """How a product is cut and launched.
 
     block_m, block_n, block_k: a tile, in elements. group_m: rows of tiles worked
-    on together. stages: of the pipeline. num_warps: of a program.
+    on together. stages: of the pipeline. num_warps: of a program. schedule:
+    ``"pipelined"``: all warps copy and multiply; ``"cooperative"`` or ``"pingpong"``:
+    warps have tasks of their own (Hopper), and the result is stored in subtiles.
     """
 
     block_m: int
@@ -37,6 +41,8 @@ class Config:
     group_m: int
     stages: int
     num_warps: int
+    schedule: str = "pipelined"
+    subtiles: int = 1
 
     def arguments(self) -> dict[str, int]:
         """The kernel's constants."""
@@ -123,12 +129,58 @@ def matmul(a: Any, b: Any, *, out_dtype: Any = None, config: Config | None = Non
         return c.zero_()
     kernel, chosen = _choose(a, m, n, k, where)
     config = config or chosen
+    if config.schedule != "pipelined":
+        _specialized(a, b, c, config, accumulator, where)
+        return c
     grid = (triton.cdiv(m, config.block_m) * triton.cdiv(n, config.block_n),)
     kernel[grid](
         a, b, c, m, n, k, *a.stride(), *b.stride(), *c.stride(),
         **config.arguments(), ACC=accumulator, num_warps=config.num_warps,
     )  # fmt: skip
     return c
+
+
+def _specialized(a: Any, b: Any, c: Any, config: Config, accumulator: Any, where: str) -> None:
+    """Launch a kernel whose warps have tasks of their own: operands by descriptor."""
+    import torch
+
+    by_column = b.stride(0) == 1 and b.stride(1) != 1
+    for name, x in (("a", a), ("b", b.T if by_column else b), ("c", c)):
+        if not can_be_described(x):
+            raise KernelArgumentError(
+                f"{name} cannot be copied by descriptor: its strides are {x.stride()}",
+                where=where,
+                hint="rows have to be contiguous, 16 bytes apart; or use another schedule",
+            )
+    if a.element_size() != 2 and not by_column:
+        raise KernelArgumentError(
+            f"b is of {b.dtype} and stored by rows", where=where, hint="store it by columns"
+        )
+    cooperative = config.schedule == "cooperative"
+    rows = config.block_m // 2 if cooperative else config.block_m
+    b_block = [config.block_k, config.block_n]
+    descriptors = [
+        TensorDescriptor.from_tensor(a, [rows, config.block_k]),
+        TensorDescriptor.from_tensor(
+            b.T if by_column else b, b_block[::-1] if by_column else b_block
+        ),
+        TensorDescriptor.from_tensor(c, [rows, config.block_n // config.subtiles]),
+    ]
+    tiles = triton.cdiv(c.shape[0], config.block_m) * triton.cdiv(c.shape[1], config.block_n)
+    programs = min(tiles, torch.cuda.get_device_properties(a.device).multi_processor_count)
+    kernel = gemm_cooperative if cooperative else gemm_pingpong
+    kernel[(programs,)](
+        *descriptors, c.shape[0], c.shape[1], a.shape[1],
+        **config.arguments(), SUBTILES=config.subtiles, B_BY_COLUMN=by_column, ACC=accumulator,
+        num_warps=4,
+    )  # fmt: skip
+
+
+def can_be_described(x: Any) -> bool:
+    """Whether the copy engine takes a matrix: rows contiguous, a multiple of 16 bytes apart."""
+    size = x.element_size()
+    apart = x.stride(0) * size % 16 == 0 and x.stride(0) >= x.shape[1]
+    return x.stride(1) == 1 and apart and x.data_ptr() % 16 == 0
 
 
 def _choose(a: Any, m: int, n: int, k: int, where: str) -> tuple[Any, Config]:

@@ -20,11 +20,14 @@ from remora.tlx.barriers import (
     named_barrier_wait,
 )
 from remora.tlx.buffers import dtype_of, local_alloc, local_load, local_store, local_view
+from remora.tlx.bulk import async_store
 from remora.tlx.clusters import (
+    async_remote_shmem_store,
     cluster_barrier,
     cluster_cta_rank,
     cluster_size_1d,
     remote_shmem_store,
+    remote_view,
 )
 from remora.tlx.copies import async_load, async_load_commit_group, async_load_wait_group
 from remora.tlx.descriptors import (
@@ -33,6 +36,11 @@ from remora.tlx.descriptors import (
     async_descriptor_store,
     async_descriptor_store_wait,
     prefetch,
+)
+from remora.tlx.device_descriptors import (
+    allocate_tensor_descriptor,
+    make_tensor_descriptor,
+    reinterpret_tensor_descriptor,
 )
 from remora.tlx.dots import async_dot, async_dot_wait
 from remora.tlx.launch import Config, in_clusters, jit
@@ -65,7 +73,14 @@ from remora.tlx.storage import (
     storage_alias_spec_value,
 )
 from remora.tlx.tasks import async_task, async_task_replica_id, async_tasks
-from remora.tlx.types import async_token, buffered_tensor, mbarrier, storage_kind
+from remora.tlx.types import (
+    async_token,
+    buffered_tensor,
+    mbarrier,
+    remote_mbarrier,
+    storage_kind,
+    tensor_descriptor_ptr,
+)
 from remora.tlx.utilities import (
     clock64,
     get_fp8_format_name,
@@ -85,6 +100,7 @@ __all__ = [
     "Config",
     "alloc_barriers",
     "alloc_warp_barrier",
+    "allocate_tensor_descriptor",
     "amd_mfma_layout",
     "assert_same_layout",
     "async_descriptor_load",
@@ -96,6 +112,8 @@ __all__ = [
     "async_load",
     "async_load_commit_group",
     "async_load_wait_group",
+    "async_remote_shmem_store",
+    "async_store",
     "async_task",
     "async_task_replica_id",
     "async_tasks",
@@ -126,6 +144,7 @@ __all__ = [
     "local_store",
     "local_trans",
     "local_view",
+    "make_tensor_descriptor",
     "mbarrier",
     "named_barrier_arrive",
     "named_barrier_wait",
@@ -134,8 +153,11 @@ __all__ = [
     "padded_shared_layout_encoding",
     "plugin",
     "prefetch",
+    "reinterpret_tensor_descriptor",
     "release_layout",
+    "remote_mbarrier",
     "remote_shmem_store",
+    "remote_view",
     "remove_aliases",
     "require_layout",
     "reuse_group",
@@ -154,6 +176,7 @@ __all__ = [
     "subslice",
     "swizzled_layout",
     "swizzled_shared_layout_encoding",
+    "tensor_descriptor_ptr",
     "tensor_memory_layout_encoding",
     "tensor_memory_scales_layout_encoding",
     "thread_id",

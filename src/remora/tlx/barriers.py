@@ -10,7 +10,8 @@ from remora.dsl import Call, describe, op
 from remora.dsl.reference import Machine
 from remora.errors import UnsupportedByTarget, WaitNeverEnds, WrongShape, WrongType
 from remora.tlx.buffers import LOWERED_IN
-from remora.tlx.types import BarrierType
+from remora.tlx.ranks import rank_of, require_own
+from remora.tlx.types import BarrierType, RemoteBarrierType
 
 # What an mbarrier object can count: arrivals, and bytes of a phase (PTX ISA, mbarrier).
 _MOST = 2**20 - 1
@@ -178,7 +179,9 @@ def barrier_arrive(
 
     What the task read and wrote before is done when the phase completes.
     """
-    given = barrier(call, "bar", bar)
+    given: Any = call.handle("bar", bar, BarrierType, RemoteBarrierType)
+    if isinstance(given.type, BarrierType):
+        barrier(call, "bar", given)
     count = _count(call, "arrive_count", arrive_count)
     if count > given.type.arrive_count:
         call.fail(
@@ -186,13 +189,21 @@ def barrier_arrive(
             f"arrive_count is {count}, a phase of the barrier takes {given.type.arrive_count}",
             hint="an arrival cannot count for more than the phase takes",
         )
+    operands, remote = [given], True
     if tl._unwrap_if_constexpr(remote_cta_rank) is not None:
-        call.fail(
-            UnsupportedByTarget,
-            "barriers of other CTAs are not implemented yet",
-            hint="leave remote_cta_rank out",
-        )
-    call.emit([given], arrive_count=count, is_warp_barrier=given.type.is_warp_barrier)
+        if isinstance(given.type, RemoteBarrierType):
+            call.fail(
+                WrongType,
+                "bar is another CTA's already, and remote_cta_rank is given too",
+                hint="give remote_cta_rank with a barrier of this CTA",
+            )
+        operands.append(rank_of(call, "remote_cta_rank", remote_cta_rank))
+    elif isinstance(given.type, BarrierType):
+        remote = False
+    attributes: dict[str, Any] = {"remote": True} if remote else {}
+    call.emit(
+        operands, arrive_count=count, is_warp_barrier=given.type.is_warp_barrier, **attributes
+    )
 
 
 class Barrier:
@@ -280,7 +291,17 @@ def _wait(machine: Machine, bar: Barrier, phase: Any, pred: Any = True) -> None:
 
 
 @barrier_arrive.reference
-def _arrive(machine: Machine, bar: Barrier, arrive_count: int, is_warp_barrier: bool) -> None:
+def _arrive(
+    machine: Machine,
+    bar: Barrier,
+    rank: Any = None,
+    *,
+    arrive_count: int,
+    is_warp_barrier: bool,
+    remote: bool = False,
+) -> None:
+    if rank is not None:
+        require_own(machine, rank)
     threads = 32 * machine.call.num_warps if is_warp_barrier else 1
     bar.arrive(arrive_count * threads)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
@@ -10,52 +9,36 @@ from triton.language import core as tl
 
 from remora.dsl import Call, op
 from remora.dsl.reference import Machine
-from remora.errors import UnsupportedByTarget, WrongDtype, WrongShape
+from remora.errors import UnsupportedByTarget, WrongDtype, WrongShape, WrongType
+from remora.tlx.barriers import Barrier
+from remora.tlx.barriers import barrier as barrier_
 from remora.tlx.buffers import LOWERED_IN, view
-from remora.tlx.launch import reference_cluster
-
-_TARGETS = ("cuda:90", "cuda:100", "cuda:103")
-
-
-def _require_clusters(call: Call) -> None:
-    call.require_target(
-        *_TARGETS,
-        reason="clusters of CTAs are Hopper's and later NVIDIA GPUs'",
-        instead="let each CTA work alone, or meet in global memory",
-    )
-
-
-def _place() -> tuple[int, int]:
-    """Under the reference meaning: the rank of the running program in its cluster, and the size."""
-    from triton.runtime.interpreter import interpreter_builder
-
-    size = reference_cluster.get()
-    x, y, z = (p % n for p, n in zip(interpreter_builder.grid_idx, size, strict=True))
-    return x + size[0] * (y + size[1] * z), math.prod(size)
+from remora.tlx.ranks import place, rank_of, require_clusters, require_own
+from remora.tlx.types import BarrierType, BufferType, RemoteBarrierType
 
 
 @op("tlx.cluster_cta_rank", lowered_in=LOWERED_IN)
 def cluster_cta_rank(call: Call) -> Any:
     """The number of this CTA in its cluster, an int32: 0 to the cluster's size less 1."""
-    _require_clusters(call)
+    require_clusters(call)
     return call.emit([], [tl.int32])
 
 
 @cluster_cta_rank.reference
 def _rank(machine: Machine) -> int:
-    return _place()[0]
+    return place()[0]
 
 
 @op("tlx.cluster_size_1d", lowered_in=LOWERED_IN)
 def cluster_size_1d(call: Call) -> Any:
     """CTAs of a cluster, along all axes of the grid, an int32."""
-    _require_clusters(call)
+    require_clusters(call)
     return call.emit([], [tl.int32])
 
 
 @cluster_size_1d.reference
 def _size(machine: Machine) -> int:
-    return _place()[1]
+    return place()[1]
 
 
 @op("tlx.cluster_barrier", lowered_in=LOWERED_IN)
@@ -64,46 +47,23 @@ def cluster_barrier(call: Call) -> None:
 
     What they wrote before, to shared or global memory, is seen after.
     """
-    _require_clusters(call)
+    require_clusters(call)
     call.emit()
 
 
 @cluster_barrier.reference
 def _meet(machine: Machine) -> None:
-    if _place()[1] > 1:
+    if place()[1] > 1:
         machine.call.fail(
             UnsupportedByTarget,
-            f"a cluster of {_place()[1]} CTAs cannot meet: under the reference meaning CTAs run "
+            f"a cluster of {place()[1]} CTAs cannot meet: under the reference meaning CTAs run "
             "one after the other",
             hint="run it on a GPU, or with clusters of one CTA",
         )
-
-
-def own_rank(machine: Machine, rank: Any) -> None:
-    """Refuse another CTA's memory under the reference meaning."""
-    if int(rank) != _place()[0]:
-        machine.call.fail(
-            UnsupportedByTarget,
-            f"CTA {_place()[0]} cannot reach CTA {int(rank)}: under the reference meaning CTAs run "
-            "one after the other",
-            hint="run it on a GPU, or with clusters of one CTA",
-        )
-
-
-def rank_of(call: Call, name: str, value: Any) -> Any:
-    """Check the rank of a CTA: an integer, from 0 to 7 where it is constant."""
-    constant = tl._unwrap_if_constexpr(value)
-    if isinstance(constant, int) and not 0 <= constant < 8:
-        call.fail(
-            WrongShape,
-            f"{name} has to be the rank of a CTA of the cluster, it is {constant}",
-            hint="ranks are 0 to tlx.cluster_size_1d() - 1",
-        )
-    return call.integer(name, value)
 
 
 def _stored(call: Call, dst: Any, src: Any) -> tuple[Any, Any]:
-    _require_clusters(call)
+    require_clusters(call)
     buffer = view(call, "dst", dst)
     value = call.tensor("src", src, shape=buffer.shape)
     if value.dtype != buffer.dtype:
@@ -133,6 +93,73 @@ def remote_shmem_store(call: Call, dst: Any, src: Any, remote_cta_rank: Any) -> 
 
 @remote_shmem_store.reference
 def _store(machine: Machine, value: Any, buffer: np.ndarray[Any, Any], rank: Any) -> None:
-    own_rank(machine, rank)
+    require_own(machine, rank)
     machine.touch(writes=[buffer])
     buffer[...] = value
+
+
+@op("tlx.async_remote_shmem_store", lowered_in=LOWERED_IN)
+def async_remote_shmem_store(
+    call: Call, dst: Any, src: Any, remote_cta_rank: Any, barrier: Any
+) -> None:
+    """``remote_shmem_store`` that completes at the other CTA's barrier, in bytes.
+
+    Args:
+        dst, src, remote_cta_rank: as of ``remote_shmem_store``; the buffer's contiguous
+            dimension has 4 bytes at least.
+        barrier: one barrier of this CTA: the other CTA's in its place is told how many bytes
+            have come, all of the buffer. It waits for them after ``barrier_expect_bytes``.
+    """
+    buffer, value = _stored(call, dst, src)
+    rank = rank_of(call, "remote_cta_rank", remote_cta_rank)
+    given = barrier_(call, "barrier", barrier)
+    size = max(buffer.shape) * buffer.dtype.primitive_bitwidth // 8
+    if size < 4:
+        call.fail(
+            WrongShape,
+            f"a buffer of {size} bytes in its longest dimension cannot be stored asynchronously",
+            hint="the machine moves 4 bytes at least: use tlx.remote_shmem_store",
+        )
+    call.emit([value, buffer, rank, given])
+
+
+@async_remote_shmem_store.reference
+def _store_later(
+    machine: Machine, value: Any, buffer: np.ndarray[Any, Any], rank: Any, bar: Barrier
+) -> None:
+    require_own(machine, rank)
+    copied = np.array(value)
+
+    def copy() -> None:
+        buffer[...] = copied
+
+    bar.later(machine, copy, buffer.nbytes, writes=[buffer])
+
+
+@op("tlx.remote_view", lowered_in=LOWERED_IN)
+def remote_view(call: Call, local_allocated_buffer: Any, remote_cta_rank: Any) -> Any:
+    """The barrier that another CTA of the cluster has in this one's place, to arrive at.
+
+    Args:
+        local_allocated_buffer: one barrier of this CTA.
+        remote_cta_rank: of the other CTA, constant or not.
+
+    Returns:
+        a barrier for ``barrier_arrive``; only its own CTA can wait for it.
+    """
+    given = call.handle("local_allocated_buffer", local_allocated_buffer, BarrierType, BufferType)
+    if isinstance(given.type, BufferType):
+        call.fail(
+            WrongType,
+            "a buffer of another CTA cannot be viewed, only a barrier",
+            hint="tlx.remote_shmem_store(buffer, x, rank) stores into it",
+        )
+    kind = barrier_(call, "local_allocated_buffer", given).type
+    rank = rank_of(call, "remote_cta_rank", remote_cta_rank)
+    return call.emit([given, rank], [RemoteBarrierType(kind.arrive_count, kind.is_warp_barrier)])
+
+
+@remote_view.reference
+def _seen(machine: Machine, bar: Barrier, rank: Any) -> Barrier:
+    require_own(machine, rank)
+    return bar

@@ -8,8 +8,9 @@ from triton.language import core as tl
 
 from remora.dsl import Call, describe, op
 from remora.dsl.reference import Machine
-from remora.errors import UnsupportedByTarget, WrongDtype, WrongShape, WrongType
+from remora.errors import WrongDtype, WrongShape, WrongType
 from remora.tlx.buffers import LOWERED_IN, view
+from remora.tlx.bulk import bulk_load, check_bulk_load
 from remora.tlx.types import TokenType
 
 _QUEUE = "cp.async"
@@ -38,7 +39,11 @@ def async_load(
             ``other`` is written, or zero.
         other: a number or a tensor that broadcasts to the buffer's shape.
         cache_modifier, eviction_policy, is_volatile: as of ``tl.load``.
-        bulk, bulk_size, barrier: False and None: bulk copies are not here yet.
+        bulk: constant. True: a bulk copy of contiguous bytes: ``src`` is one pointer, the
+            buffer has one dimension, there is no mask, and ``barrier_wait`` waits for it.
+        bulk_size: bytes of a bulk copy, constant or not, a multiple of 16; None: the
+            buffer's.
+        barrier: one barrier, whose phase gets the bytes of a bulk copy.
 
     Returns:
         a token. The copy is done after ``async_load_commit_group`` and an
@@ -48,6 +53,11 @@ def async_load(
     of 4 bytes at least; an ``other`` that is not zero; a target without such
     copies) the data goes through registers, and is there at once.
     """
+    if call.constant("bulk", bulk, bool):
+        return _bulk(call, src, result, mask, other, bulk_size, barrier)
+    for name, value in (("bulk_size", bulk_size), ("barrier", barrier)):
+        if tl._unwrap_if_constexpr(value) is not None:
+            call.fail(WrongType, f"{name} is of bulk copies", hint="give bulk=True too")
     buffer = view(call, "result", result)
     src = tl._unwrap_if_constexpr(src)
     if not isinstance(src, tl.tensor) or not src.type.is_block() or not src.dtype.is_ptr():
@@ -69,13 +79,6 @@ def async_load(
             f"src is of shape {shape}, the buffer of {buffer.shape}",
             hint="a copy fills a whole buffer",
         )
-    bulk = call.constant("bulk", bulk, bool)
-    if bulk or any(tl._unwrap_if_constexpr(v) is not None for v in (bulk_size, barrier)):
-        call.fail(
-            UnsupportedByTarget,
-            "bulk copies are not implemented yet",
-            hint="leave bulk, bulk_size and barrier out",
-        )
     volatile = call.constant("is_volatile", is_volatile, bool)
     mask, other = _masked(call, buffer, mask, other)
     # Triton's own load carries pointers, mask and policy to the lowering; it is
@@ -85,6 +88,17 @@ def async_load(
         eviction_policy=eviction_policy, volatile=True, _semantic=call.semantic,
     )  # fmt: skip
     return call.emit([loaded, buffer], [TokenType()], is_volatile=volatile)
+
+
+def _bulk(
+    call: Call, src: Any, result: Any, mask: Any, other: Any, bulk_size: Any, barrier: Any
+) -> Any:
+    """A bulk copy, which is an operation of its own."""
+    for name, value in (("mask", mask), ("other", other)):
+        if tl._unwrap_if_constexpr(value) is not None:
+            call.fail(WrongType, f"a bulk copy takes no {name}", hint=f"leave {name} out")
+    operands = check_bulk_load(call, src, result, bulk_size, barrier)
+    return Call(bulk_load, call.semantic, call.generator).emit(operands, [TokenType()])
 
 
 def _masked(call: Call, buffer: Any, mask: Any, other: Any) -> tuple[Any, Any]:

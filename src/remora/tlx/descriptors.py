@@ -16,7 +16,8 @@ from remora.tlx.barriers import Barrier, barrier, predicate, require_barriers
 from remora.tlx.buffers import LOWERED_IN, view
 from remora.tlx.types import bits
 
-_STORES = "tma store"
+#: The reference machine's queue of stores.
+STORES = "tma store"
 
 EVICTIONS = ("", "evict_first", "evict_last")
 _CACHES = ("", ".ca", ".cg", ".cs", ".cv", ".wb", ".wt")
@@ -408,13 +409,13 @@ def _store(
             values = combine[reduce](old, buffer.view(old.dtype)).astype(old.dtype)
         write_box(desc, offsets, values)
 
-    machine.later(_STORES, copy, reads=[buffer])
-    machine.close_group(_STORES)
+    machine.later(STORES, copy, reads=[buffer])
+    machine.close_group(STORES)
 
 
 @async_descriptor_store_wait.reference
 def _store_wait(machine: Machine, pendings: int, read_only: bool) -> None:
-    machine.wait(_STORES, pendings)
+    machine.wait(STORES, pendings)
 
 
 @async_descriptor_prefetch_tensor.reference

@@ -27,8 +27,8 @@ from remora.pipeline import Pipeline, attach
 #: The launch option.
 OPTION = "ctas_per_cga"
 
-# CTAs that every target with clusters has (CUDA C++ Programming Guide: portable).
-_MOST_CTAS = 8
+#: The most CTAs of a cluster that every target has (CUDA C++ Programming Guide: portable).
+MOST_CTAS = 8
 
 Size = tuple[int, int, int]
 
@@ -47,10 +47,10 @@ def cluster_size(value: Any) -> Size:
     except (TypeError, ValueError):
         extents = ()
     powers = all(n > 0 and n & (n - 1) == 0 for n in extents)
-    if len(extents) != 3 or not powers or math.prod(extents) > _MOST_CTAS:
+    if len(extents) != 3 or not powers or math.prod(extents) > MOST_CTAS:
         raise KernelArgumentError(
             f"{OPTION}={value!r} is not the size of a cluster",
-            hint=f"give three powers of two whose product is at most {_MOST_CTAS}: (2, 1, 1)",
+            hint=f"give three powers of two whose product is at most {MOST_CTAS}: (2, 1, 1)",
         )
     x, y, z = extents
     return x, y, z

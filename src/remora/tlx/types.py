@@ -118,6 +118,30 @@ class BarrierType(HandleType):
         return f"Bar{self.num}_{self.arrive_count}{'w' * self.is_warp_barrier}"
 
 
+class remote_mbarrier(Handle):
+    """A barrier in the shared memory of another CTA of the cluster."""
+
+    type: RemoteBarrierType
+
+
+@dataclass(frozen=True)
+class RemoteBarrierType(HandleType):
+    """A barrier of another CTA; arguments as of ``BarrierType``."""
+
+    arrive_count: int
+    is_warp_barrier: bool = False
+    noun: ClassVar[str] = "another CTA's barrier"
+    source: ClassVar[str] = "tlx.remote_view gives another CTA's barrier"
+    value_class: ClassVar[type[Handle]] = remote_mbarrier
+
+    def __str__(self) -> str:
+        return f"another CTA's {'warp ' * self.is_warp_barrier}barrier"
+
+    def mangle(self) -> str:
+        """See ``HandleType``."""
+        return f"RBar{self.arrive_count}{'w' * self.is_warp_barrier}"
+
+
 class async_token(Handle):
     """Stands for an asynchronous copy, or a group of them."""
 
@@ -136,6 +160,42 @@ class TokenType(HandleType):
     def mangle(self) -> str:
         """See ``HandleType``."""
         return "Token"
+
+
+class tensor_descriptor_ptr(Allocation):
+    """Places in global memory for tensor descriptors; ``x[i]`` is one of them."""
+
+    type: DescriptorPlacesType
+
+    def __getitem__(self, i: Any, _semantic: Any = None, _generator: Any = None) -> Any:
+        from remora.tlx.device_descriptors import descriptor_place
+
+        return descriptor_place(self, i, _semantic=_semantic, _generator=_generator)
+
+    @property
+    def num(self) -> int:
+        """How many places there are."""
+        return self.type.num
+
+
+@dataclass(frozen=True)
+class DescriptorPlacesType(HandleType):
+    """The type of places for tensor descriptors.
+
+    num: how many.
+    """
+
+    num: int
+    noun: ClassVar[str] = "a place for tensor descriptors"
+    source: ClassVar[str] = "tlx.allocate_tensor_descriptor gives places"
+    value_class: ClassVar[type[Handle]] = tensor_descriptor_ptr
+
+    def __str__(self) -> str:
+        return f"{self.num} places for tensor descriptors"
+
+    def mangle(self) -> str:
+        """See ``HandleType``."""
+        return f"Places{self.num}"
 
 
 def bits(dtype: Any) -> int:

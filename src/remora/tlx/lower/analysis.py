@@ -64,6 +64,24 @@ _ASYNCHRONOUS = (
 )
 
 
+#: Those of ``_ASYNCHRONOUS`` whose groups copies of stock pipelining would join.
+_IN_GROUPS = ("tlx.async_load", "tlx.async_load_commit_group", "tlx.async_load_wait_group")
+
+#: Copies out of a buffer, in groups that ``async_descriptor_store_wait`` waits for.
+_STORES = ("tlx.async_descriptor_store", "tlx.async_store")
+
+#: What stock Triton pipelines, in a loop whose own body has it.
+_PIPELINED = (
+    "tt.load",
+    "tt.descriptor_load",
+    "tt.descriptor_gather",
+    "tt.dot",
+    "tt.dot_scaled",
+    "tlx.async_dot",
+    "tlx.async_dot_wait",
+)
+
+
 def loaded_by(value: SSAValue) -> Operation | None:
     """The ``tt.load`` behind a value, through layout conversions."""
     owner = value.owner
@@ -183,6 +201,8 @@ class TlxAnalysis:
     def __init__(self, lowering: Lowering) -> None:
         self.lowering = lowering
         self.alignment = Alignment()
+        #: Buffers and barriers, lowered, that other CTAs reach.
+        self.reached: list[SSAValue] = []
         self._by_part = {p: op for op in lowering.ops for p in op.parts}
         if any(Box.of(v.type) for op in lowering.ops for v in (*op.operands, *op.results)):
             encode_descriptors(lowering.module)
@@ -645,6 +665,8 @@ class TlxAnalysis:
                 [use.op for use in uses],
                 [use.op for use in uses if use.op.name == "tlx.async_load"],
                 [use.op for use in uses if use.op.name == "tlx.async_dot"],
+                [use.op for use in uses if _may_be_left(use.op)],
+                [use.op for use in uses if use.op.name in _STORES],
             )
             for allocation, uses in self._uses.items()
         )
@@ -656,16 +678,46 @@ class TlxAnalysis:
 
         Stock software pipelining would move TLX's copies, products and waits,
         and groups of its own would make the author's counts wrong: it has to
-        stay away from those, whatever the loop says.
+        stay away from those, whatever the loop says. Loops without anything to
+        pipeline but stores of descriptors are left to it: a mark would have
+        each of those stores wait for the one before.
         """
         for op in self.lowering.ops:
             parent = op.op.parent_op()
             counts = op.name in _ASYNCHRONOUS and self.lowering.target.backend == "cuda"
             while parent is not None:
                 said = "tt.num_stages" in parent.attributes
-                if op_name(parent) == "scf.for" and (counts or not said):
+                stays_away = op.name in _IN_GROUPS or self._is_pipelined(parent)
+                if op_name(parent) == "scf.for" and (counts or not said) and stays_away:
                     parent.attributes["tt.num_stages"] = i32(0)
                 parent = parent.parent_op()
+
+    def _is_pipelined(self, loop: Operation) -> bool:
+        """Whether stock Triton would pipeline a loop: its own body, not loops in it."""
+        for op in loop.walk():
+            custom = self._by_part.get(op)
+            if op_name(op) in _PIPELINED or (custom and custom.name in _PIPELINED):
+                holder = op.parent_op()
+                while holder is not None and op_name(holder) != "scf.for":
+                    holder = holder.parent_op()
+                if holder is loop:
+                    return True
+        return False
+
+
+def _may_be_left(op: CustomOp) -> bool:
+    """Whether a copy that completes on a barrier may be one that nobody waits for.
+
+    A predicate is there to leave such copies out; tasks wait for what others copy.
+    """
+    always = op.name == "tlx.bulk_load" or (
+        op.name == "tlx.async_descriptor_load" and len(op.operands) == 3 + op.attributes["rank"]
+    )
+    holder = op.op.parent_op()
+    while always and holder is not None:
+        always = op_name(holder) != "ttg.warp_specialize"
+        holder = holder.parent_op()
+    return always
 
 
 def _begins(block: Block, op: Operation) -> bool:

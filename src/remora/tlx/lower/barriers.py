@@ -17,6 +17,7 @@ from remora.tlx.barriers import (
     named_barrier_arrive,
     named_barrier_wait,
 )
+from remora.tlx.lower.arrivals import arrive_remotely
 from remora.tlx.lower.assembly import execute, intrinsic, shared_address
 from remora.tlx.lower.shared import segments
 
@@ -75,8 +76,10 @@ def lower_wait(op: CustomOp, builder: Builder, lowering: Lowering) -> None:
 @barrier_arrive.lowering(*TARGETS)
 def lower_arrive(op: CustomOp, builder: Builder, lowering: Lowering) -> None:
     """``ttng.arrive_barrier``, one thread after all of the task; or an arrival of each thread."""
-    (bar,) = op.operands
-    count = op.attributes["arrive_count"]
+    bar, count = op.operands[0], op.attributes["arrive_count"]
+    if op.attributes.get("remote"):
+        arrive_remotely(op, builder, lowering)
+        return
     if not op.attributes["is_warp_barrier"]:
         builder.op("ttng.arrive_barrier", [bar], [], {"count": i32(count)})
         return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,53 +11,47 @@ from xdsl.ir import Attribute, Block, Operation, SSAValue
 from xdsl.rewriter import InsertPoint
 
 from remora.dsl.lowering import CustomOp, Lowering
-from remora.errors import UnsupportedByTarget
+from remora.errors import UnsupportedByTarget, WrongShape
 from remora.ir.build import Builder, attribute, boolean, i32, op_name
 from remora.tlx.clusters import (
+    async_remote_shmem_store,
     cluster_barrier,
     cluster_cta_rank,
     cluster_size_1d,
     remote_shmem_store,
 )
+from remora.tlx.lower.arrivals import computed, mapped, root_of
 from remora.tlx.lower.assembly import execute, intrinsic, shared_address
-from remora.tlx.lower.layouts import LinearShared, NvmmaShared, SharedLayout, SwizzledShared
-
-_TARGETS = ("cuda:90", "cuda:100", "cuda:103")
+from remora.tlx.lower.layouts import (
+    LinearShared,
+    MemDesc,
+    NvmmaShared,
+    SharedLayout,
+    SwizzledShared,
+)
+from remora.tlx.ranks import TARGETS
 
 #: Operations that reach another CTA's memory.
-REMOTE = {"tlx.remote_shmem_store"}
+REMOTE = {"tlx.remote_shmem_store", "tlx.async_remote_shmem_store", "tlx.remote_view"}
 
 #: In the PTX of a kernel that reaches another CTA's memory, with its own threads, a task's
 #: not counted: ``synchronise`` in ``remora.tlx.lower.assembled`` finds it.
 MARK = "// remora: cluster of programs of "
 
 
-def _computed(builder: Builder, instruction: str, operands: list[SSAValue]) -> SSAValue:
-    """An i32 that an instruction without effects computes of i32s: ``$0`` from ``$1``, ..."""
-    return builder.value(
-        "tt.elementwise_inline_asm", operands, attribute("i32"),
-        {
-            "asm_string": StringAttr(instruction),
-            "constraints": StringAttr(",".join(["=r", *("r" for _ in operands)])),
-            "packed_element": i32(1),
-            "pure": boolean(True),
-        },
-    )  # fmt: skip
-
-
-@cluster_cta_rank.lowering(*_TARGETS)
+@cluster_cta_rank.lowering(*TARGETS)
 def lower_rank(op: CustomOp, builder: Builder, lowering: Lowering) -> SSAValue:
     """``%cluster_ctarank``."""
-    return _computed(builder, "mov.u32 $0, %cluster_ctarank;", [])
+    return computed(builder, "mov.u32 $0, %cluster_ctarank;", [])
 
 
-@cluster_size_1d.lowering(*_TARGETS)
+@cluster_size_1d.lowering(*TARGETS)
 def lower_size(op: CustomOp, builder: Builder, lowering: Lowering) -> SSAValue:
     """``%cluster_nctarank``."""
-    return _computed(builder, "mov.u32 $0, %cluster_nctarank;", [])
+    return computed(builder, "mov.u32 $0, %cluster_nctarank;", [])
 
 
-@cluster_barrier.lowering(*_TARGETS)
+@cluster_barrier.lowering(*TARGETS)
 def lower_barrier(op: CustomOp, builder: Builder, lowering: Lowering) -> None:
     """``barrier.cluster``: all threads of the cluster arrive, and wait.
 
@@ -80,11 +75,6 @@ def _has_tasks(lowering: Lowering) -> bool:
 def _meet(builder: Builder) -> None:
     intrinsic(builder, "llvm.nvvm.barrier.cluster.arrive.aligned")
     intrinsic(builder, "llvm.nvvm.barrier.cluster.wait.aligned")
-
-
-def mapped(builder: Builder, address: SSAValue, rank: SSAValue) -> SSAValue:
-    """The address, in the cluster's shared memory, of what another CTA has at an address."""
-    return _computed(builder, "mapa.shared::cluster.u32 $0, $1, $2;", [address, rank])
 
 
 # --- a tensor into another CTA's buffer ----------------------------------------------------------
@@ -142,7 +132,20 @@ def _spread(left: list[int], order: tuple[int, ...], count: int) -> list[int]:
     return along
 
 
-def _coordinates(builder: Builder, shape: tuple[int, ...], layout: str) -> list[SSAValue]:
+def slice_starts(builder: Builder, buffer: SSAValue, rank: int) -> list[SSAValue]:
+    """Where a part of a buffer begins in it, along each dimension."""
+    struct = attribute(f"!llvm.struct<(ptr<3>{', i32' * rank})>")
+    descriptor = builder.value("builtin.unrealized_conversion_cast", [buffer], struct)
+    return [
+        builder.value(
+            "llvm.extractvalue", [descriptor], attribute("i32"),
+            {"position": attribute(f"array<i64: {1 + dim}>")},
+        )
+        for dim in range(rank)
+    ]  # fmt: skip
+
+
+def coordinates_of(builder: Builder, shape: tuple[int, ...], layout: str) -> list[SSAValue]:
     """For each dimension a tensor of the shape with each element's coordinate."""
     found = []
     for dim, extent in enumerate(shape):
@@ -183,20 +186,30 @@ class _Arithmetic:
 
 
 def byte_offsets(
-    builder: Builder, shape: tuple[int, ...], layout: SharedLayout, bits: int, distributed: str
-) -> SSAValue:
-    """Where each element of a buffer lies, in bytes from its start: a tensor of i32."""
-    coordinates = _coordinates(builder, shape, distributed)
-    if isinstance(layout, LinearShared):
-        raise UnsupportedByTarget(
-            f"a buffer with the layout {layout} cannot be stored to from another CTA",
-            hint="leave the buffer's layout out, or name a swizzled one",
-        )
+    builder: Builder, coordinates: list[SSAValue], shape: tuple[int, ...], layout: SharedLayout,
+    bits: int,
+) -> SSAValue:  # fmt: skip
+    """Where elements of a buffer lie, in bytes from its start: a tensor of i32.
+
+    coordinates: of the elements, a tensor for each dimension. shape: of the buffer.
+    """
     calculate = _Arithmetic(builder, coordinates[0].type)
-    order, size = layout.order, max(bits // 8, 1)
+    size = max(bits // 8, 1)
+    if isinstance(layout, LinearShared):
+        offset = _linear(calculate, coordinates, layout)
+    else:
+        offset = _swizzled(calculate, coordinates, shape, layout, size)
+    return calculate("muli", offset, size)
+
+
+def _swizzled(
+    calculate: _Arithmetic, coordinates: list[SSAValue], shape: tuple[int, ...],
+    layout: NvmmaShared | SwizzledShared, size: int,
+) -> SSAValue:  # fmt: skip
+    order = layout.order
     inner = coordinates[order[0]]
     if len(shape) == 1:
-        return calculate("muli", inner, size)
+        return inner
     vec, per_phase, max_phase, width = 1, 1, 1, shape[order[0]]
     if isinstance(layout, SwizzledShared):
         vec, per_phase, max_phase = layout.vec, layout.per_phase, layout.max_phase
@@ -204,12 +217,10 @@ def byte_offsets(
         # Columns of tiles as wide as a swizzled row, one after the other.
         vec, width = 16 // size, layout.swizzling // size
         per_phase, max_phase = 128 // layout.swizzling, layout.swizzling // 16
-    row = coordinates[order[1]]
-    column = calculate("remui", inner, width)
+    rows, column = coordinates[order[1]], calculate("remui", inner, width)
     if max_phase > 1:
-        phase = calculate("remui", calculate("divui", row, per_phase), max_phase)
+        phase = calculate("remui", calculate("divui", rows, per_phase), max_phase)
         column = calculate("xori", column, calculate("muli", phase, vec))
-    rows = row
     stride = shape[order[1]]
     for dim in order[2:]:
         rows = calculate("addi", rows, calculate("muli", coordinates[dim], stride))
@@ -218,26 +229,94 @@ def byte_offsets(
     if width < shape[order[0]]:
         tile = calculate("divui", inner, width)
         offset = calculate("addi", offset, calculate("muli", tile, width * stride))
-    return calculate("muli", offset, size)
+    return offset
+
+
+def _linear(calculate: _Arithmetic, coordinates: list[SSAValue], layout: LinearShared) -> SSAValue:
+    """Each bit of a coordinate steps to an offset; the steps are joined by exclusive or."""
+    offset = calculate("muli", coordinates[0], 0)
+    for dim, bit, step in inverse(layout.offsets):
+        digit = calculate("andi", calculate("shrui", coordinates[dim], bit), 1)
+        offset = calculate("xori", offset, calculate("muli", digit, step))
+    padded = offset
+    for interval, padding in layout.paddings:
+        many = calculate("divui", offset, interval)
+        padded = calculate("addi", padded, calculate("muli", many, padding))
+    return padded
+
+
+def inverse(bases: tuple[tuple[int, ...], ...]) -> Iterator[tuple[int, int, int]]:
+    """Of the map from an offset's bits to steps along dimensions: (dimension, bit, offset)."""
+    rank = len(bases[0])
+    # Gauss-Jordan over bits: rows (step as one number, offset) become single bits.
+    widths = [max(basis[d] for basis in bases).bit_length() for d in range(rank)]
+    starts = [sum(widths[:d]) for d in range(rank)]
+    rows = [(sum(n << s for n, s in zip(b, starts, strict=True)), 1 << i) for i, b in
+            enumerate(bases)]  # fmt: skip
+    for dim in range(rank):
+        for bit in range(widths[dim]):
+            place = 1 << starts[dim] + bit
+            pivot = next(r for r in rows if r[0] & place and r[0] & (place - 1) == 0)
+            rows = [
+                (r[0] ^ pivot[0], r[1] ^ pivot[1]) if r is not pivot and r[0] & place else r
+                for r in rows
+            ]
+    for step, offset in rows:
+        dim = next(d for d in reversed(range(rank)) if step >> starts[d])
+        yield dim, (step >> starts[dim]).bit_length() - 1, offset
 
 
 def contiguous(layout: SharedLayout, bits: int) -> int:
-    """Elements that the layout keeps together: at most 16 bytes."""
+    """Elements that the layout keeps together and in order: at most 16 bytes."""
     most = 128 // bits
     if isinstance(layout, LinearShared):
-        return 1
-    if isinstance(layout, NvmmaShared) or layout.max_phase == 1:
-        return most
-    return min(most, layout.vec)
+        steps = {(dim, bit): step for dim, bit, step in inverse(layout.offsets)}
+        run = min([most, *(interval for interval, _ in layout.paddings)])
+        inner = {(layout.order[0], bit): 1 << bit for bit in range(run.bit_length() - 1)}
+        while any(steps.get(k) != v for k, v in inner.items()) or any(
+            step % run for k, step in steps.items() if k not in inner
+        ):
+            run //= 2
+            inner.popitem()
+        return run
+    if isinstance(layout, SwizzledShared) and layout.max_phase > 1:
+        return min(most, layout.vec)
+    return most
 
 
-@remote_shmem_store.lowering(*_TARGETS)
+@remote_shmem_store.lowering(*TARGETS)
 def lower_store(op: CustomOp, builder: Builder, lowering: Lowering) -> None:
     """``st.shared::cluster``, 16 bytes at a time where the layouts let it."""
     value, buffer, rank = op.operands
     store = _Store(op, builder, lowering)
-    target = mapped(builder, shared_address(builder, buffer, len(store.shape)), rank)
-    store.write(value, target, "st.shared::cluster{vec}.{type} [{address}], {data};", [])
+    instruction = "st.shared::cluster{vec}.{type} [{address}], {data};"
+    store.write(value, store.base(buffer, rank), instruction, [])
+
+
+@async_remote_shmem_store.lowering(*TARGETS)
+def lower_async_store(op: CustomOp, builder: Builder, lowering: Lowering) -> None:
+    """``st.async``: each piece once, as the other CTA's barrier counts its bytes."""
+    value, buffer, rank, bar = op.operands
+    store = _Store(op, builder, lowering)
+    if store.pieces.elements * store.memdesc.bits < 32:
+        raise WrongShape(
+            "tlx.async_remote_shmem_store: the buffer has less than 4 bytes in a row",
+            where=op.where,
+            hint="the machine moves 4 bytes at least: use tlx.remote_shmem_store",
+        )
+    lowering.analysis.reached.append(bar)
+    theirs = mapped(builder, shared_address(builder, bar), rank)
+    instruction = (
+        "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes{vec}.{type} "
+        "[{address}], {data}, [{0}];"
+    )
+    copies = store.copies()
+    if copies is None:
+        store.write(value, store.base(buffer, rank), instruction, [theirs])
+        return
+    guarded = "{{\n\t.reg .pred %once;\n\tsetp.eq.u32 %once, {1}, 0;\n\t@%once %s\n\t}}"
+    guarded = guarded.replace("%s", instruction)
+    store.write(value, store.base(buffer, rank), guarded, [theirs, copies])
 
 
 class _Store:
@@ -245,15 +324,42 @@ class _Store:
 
     def __init__(self, op: CustomOp, builder: Builder, lowering: Lowering) -> None:
         self.builder = builder
-        kind: Any = op.operands[0].type
-        self.element: Any = kind.element_type
-        self.shape = tuple(kind.get_shape())
-        self.bits: int = self.element.bitwidth
-        self.layout = lowering.analysis.layout_of(op.operands[1])
+        self.memdesc: MemDesc = lowering.analysis.described(op.operands[1])
+        assert self.memdesc.layout is not None
+        self.layout = self.memdesc.layout
+        self.num_warps = lowering.num_warps_at(op.op)
         self.pieces = Pieces.of(
-            self.shape, self.layout.order, contiguous(self.layout, self.bits),
-            lowering.num_warps_at(op.op),
+            self.memdesc.shape, self.layout.order, contiguous(self.layout, self.memdesc.bits),
+            self.num_warps,
         )  # fmt: skip
+        lowering.analysis.reached.append(op.operands[1])
+
+    def base(self, buffer: SSAValue, rank: SSAValue) -> SSAValue:
+        """Where the other CTA has the buffer that this one is (a part of)."""
+        self.buffer = buffer
+        return mapped(
+            self.builder, shared_address(self.builder, buffer, len(self.memdesc.shape)), rank
+        )
+
+    def copies(self) -> SSAValue | None:
+        """Not 0 in threads that hold copies; None where no thread does."""
+        pieces, builder = self.pieces, self.builder
+        found = None
+        if pieces.lanes < 32:
+            lane = computed(builder, "mov.u32 $0, %laneid;", [])
+            found = builder.value(
+                "arith.divui", [lane, builder.constant(pieces.lanes)], attribute("i32")
+            )
+        if pieces.warps < self.num_warps:
+            warp = builder.value("ttg.warp_id", [], attribute("i32"))
+            warp = builder.value(
+                "arith.divui", [warp, builder.constant(pieces.warps)], attribute("i32")
+            )
+            both = [warp] if found is None else [found, warp]
+            found = (
+                both[0] if len(both) == 1 else builder.value("arith.ori", both, attribute("i32"))
+            )
+        return found
 
     def write(
         self, value: SSAValue, base: SSAValue, instruction: str, others: list[SSAValue]
@@ -264,11 +370,18 @@ class _Store:
             for ``others``, i32s that are the same for all elements.
         """
         builder, pieces = self.builder, self.pieces
-        text = "x".join(map(str, self.shape))
-        kind = attribute(f"tensor<{text}x{self.element}, {pieces.layout}>")
+        text = "x".join(map(str, self.memdesc.shape))
+        kind = attribute(f"tensor<{text}x{self.memdesc.element}, {pieces.layout}>")
         value = builder.value("ttg.convert_layout", [value], kind)
         integers = attribute(f"tensor<{text}xi32, {pieces.layout}>")
-        offsets = byte_offsets(builder, self.shape, self.layout, self.bits, pieces.layout)
+        coordinates = coordinates_of(builder, self.memdesc.shape, pieces.layout)
+        if self.memdesc.allocated:
+            for dim, start in enumerate(slice_starts(builder, self.buffer, len(coordinates))):
+                start = builder.value("tt.splat", [start], integers)
+                coordinates[dim] = builder.value("arith.addi", [coordinates[dim], start], integers)
+        offsets = byte_offsets(
+            builder, coordinates, self.memdesc.whole, self.layout, self.memdesc.bits
+        )
         splat = [builder.value("tt.splat", [v], integers) for v in (base, *others)]
         address = builder.value("arith.addi", [splat[0], offsets], integers)
         builder.op(
@@ -283,8 +396,8 @@ class _Store:
 
     def _registers(self) -> tuple[int, int]:
         """Registers that hold a piece, and their width in bits."""
-        bits = self.pieces.elements * self.bits
-        width = 64 if self.bits == 64 else 32
+        bits = self.pieces.elements * self.memdesc.bits
+        width = 64 if self.memdesc.bits == 64 else 32
         return max(bits // width, 1), width
 
     def _constraints(self, others: int) -> str:
@@ -299,7 +412,7 @@ class _Store:
         registers = [f"${elements + i}" for i in range(count)]
         first = elements + count
         places = [f"${first + elements * i}" for i in range(1 + others)]
-        bits = elements * self.bits
+        bits = elements * self.memdesc.bits
         data = registers[0] if count == 1 else "{" + ", ".join(registers) + "}"
         lines = [f"mov.u32 ${i}, 0;" for i in range(elements)]
         if bits < 32:  # narrower than a register of a 32-bit piece
@@ -346,6 +459,23 @@ def finish(lowering: Lowering) -> None:
         if _is_entry(block):
             execute(builder, f"{MARK}{32 * lowering.num_warps} threads")
         _meet(builder)
+    for value in lowering.analysis.reached:
+        _keep(value)
+
+
+def _keep(value: SSAValue) -> None:
+    """Keep memory that others reach to the end, where the compiler would use it again."""
+    allocation = root_of(value)
+    if allocation is None or any(
+        op_name(use.operation) == "ttg.local_dealloc" for use in allocation.results[0].uses
+    ):
+        return
+    block = allocation.parent
+    if block is None or not _is_entry(block):
+        return
+    for other in block.parent.blocks:
+        if other.last_op is not None and not other.last_op.successors:
+            Builder.before(other.last_op).op("ttg.local_dealloc", [allocation.results[0]])
 
 
 def is_remote(op: CustomOp) -> bool:

@@ -136,10 +136,10 @@ def _wait(builder: Builder, instruction: str, *, fence: bool) -> None:
     )  # fmt: skip
     if fence:
         builder.op("ttng.fence_async_shared", [], [], {"bCluster": boolean(False)})
-    _barrier(builder)
+    barrier(builder)
 
 
-def _barrier(builder: Builder) -> None:
+def barrier(builder: Builder) -> None:
     """All threads of the program, on shared memory."""
     builder.op("ttg.barrier", [], [], {"addrSpace": i32(1)})
 
@@ -190,5 +190,5 @@ def lower_dot_wait(op: CustomOp, builder: Builder, lowering: Lowering) -> SSAVal
     lowering.analysis.hand_on(wait)
     result = wait.results[0]
     if lowering.num_warps_at(op.op) > 4 and not features().dot_wait_synchronises:
-        _barrier(builder)
+        barrier(builder)
     return result

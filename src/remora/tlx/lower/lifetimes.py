@@ -22,14 +22,22 @@ from remora.ir.build import Builder, op_name
 class Buffer:
     """An allocation with what happens to it.
 
-    uses: all of its uses. copies: those that copy into it asynchronously.
-    products: those that read it asynchronously.
+    uses: all of its uses. copies: those that copy into it asynchronously, in groups.
+    products: those that read it asynchronously. loads: those that copy into it, and
+    complete on a barrier. stores: those that copy out of it.
     """
 
     allocation: CustomOp
     uses: list[CustomOp]
     copies: list[CustomOp]
     products: list[CustomOp]
+    loads: list[CustomOp]
+    stores: list[CustomOp]
+
+
+#: What holds code that nothing can be moved out of, and what such code ends with.
+_WHOLE = ("tt.func", "ttg.warp_specialize.partitions")
+_ENDS = ("tt.return", "ttg.warp_return")
 
 
 class Lifetimes:
@@ -41,15 +49,19 @@ class Lifetimes:
     def __init__(self, ops: Sequence[CustomOp], drain: Callable[[Builder], None]) -> None:
         self._copy_waits = [op for op in ops if op.name == "tlx.async_load_wait_group"]
         self._product_waits = [op for op in ops if op.name == "tlx.async_dot_wait"]
+        self._store_waits = [op for op in ops if op.name == "tlx.async_descriptor_store_wait"]
+        self._barrier_waits = [op for op in ops if op.name == "tlx.barrier_wait"]
         self._drain = drain
         # Where the drained buffers of a block end, and who they are.
         self._drained: dict[Block, tuple[Operation, list[CustomOp]]] = {}
+        # Tasks that leave copies in flight, which only their own warps can wait for.
+        self._drained_tasks: dict[Block, None] = {}
 
     def extend(self, buffers: Iterable[Buffer]) -> None:
         """Extend the lives of buffers; call it once, before anything is lowered."""
         to_the_end: list[Buffer] = []
         for buffer in buffers:
-            if not (buffer.copies or buffer.products):
+            if not (buffer.copies or buffer.products or buffer.loads or buffer.stores):
                 continue
             if _is_structured(buffer):
                 self._extend_in_block(buffer)
@@ -60,6 +72,9 @@ class Lifetimes:
             self._drain(builder)
             for allocation in allocations:
                 _deallocate(allocation, builder)
+        for task in self._drained_tasks:
+            assert task.last_op is not None
+            self._drain(Builder.before(task.last_op))
         self._extend_to_returns(to_the_end)
 
     def _extend_in_block(self, buffer: Buffer) -> None:
@@ -70,8 +85,13 @@ class Lifetimes:
         block = _block_of(buffer.allocation)
         last = _last(buffer.uses, block)
         ends.append(last)
+        assert block.last_op is not None
+        if buffer.stores:
+            ends.append(_done(buffer.stores, self._store_waits, block) or block.last_op)
+        if buffer.loads:
+            ends.append(_waited(buffer.loads, self._barrier_waits, block) or block.last_op)
         if buffer.copies:
-            done = _done(buffer.copies, self._copy_waits, block)
+            done = self._copies_done(buffer.copies, block)
             if done is None:
                 # One wait after the last of several buffers does for all of them.
                 before, allocations = self._drained.get(block, (last, []))
@@ -85,13 +105,26 @@ class Lifetimes:
         elif end is not last:
             _deallocate(buffer.allocation, Builder.after(end))
 
+    def _copies_done(self, copies: Sequence[CustomOp], block: Block) -> Operation | None:
+        """As ``_done``; copies of a task are waited for in it, at its end at the latest."""
+        outside = []
+        for copy in copies:
+            task = _task_of(copy.op, block)
+            if task is None:
+                outside.append(copy)
+            elif _done([copy], self._copy_waits, task) is None:
+                self._drained_tasks[task] = None
+        if outside:
+            return _done(outside, self._copy_waits, block)
+        return _last(copies, block)
+
     def _products_done(self, buffer: Buffer) -> Operation:
         """Where no product reads the buffer any more; moves it out of loops that leave one."""
         while True:
             block = _block_of(buffer.allocation)
             done = _done(buffer.products, self._product_waits, block)
             holder = block.parent_op()
-            if done is None and holder is not None and op_name(holder) != "tt.func":
+            if done is None and holder is not None and op_name(holder) not in _WHOLE:
                 _move(buffer.allocation.op, InsertPoint.before(holder))
                 continue
             end = done or block.last_op
@@ -106,7 +139,7 @@ class Lifetimes:
                 _move(buffer.allocation.op, InsertPoint.at_start(region.blocks[0]))
             for block in region.blocks:
                 end = block.last_op
-                if end is None or op_name(end) != "tt.return":
+                if end is None or op_name(end) not in _ENDS:
                     continue
                 builder = Builder.before(end)
                 if any(b.copies for b in own):
@@ -126,6 +159,27 @@ def _done(started: Sequence[CustomOp], waits: Sequence[CustomOp], block: Block) 
     for nested in inner:
         own = [s for s in started if _is_within(s.op, nested)]
         if own and _done(own, waits, nested) is None:
+            return None
+    return last if inner else None
+
+
+def _waited(
+    started: Sequence[CustomOp], waits: Sequence[CustomOp], block: Block
+) -> Operation | None:
+    """The operation of a block that waits after the last one of ``started``, or None.
+
+    Which barrier is waited for is not looked at: an author who waits after a loop for
+    what the loop left in flight does so for all.
+    """
+    last = _last(started, block)
+    holders = (_holder(wait.op, block) for wait in waits)
+    after = [h for h in holders if h is not None and _position(h) > _position(last)]
+    if after:
+        return min(after, key=_position)
+    inner = [b for region in last.regions for b in region.blocks]
+    for nested in inner:
+        own = [s for s in started if _is_within(s.op, nested)]
+        if own and _waited(own, waits, nested) is None:
             return None
     return last if inner else None
 
@@ -171,10 +225,23 @@ def _region_of(op: CustomOp) -> Region:
     """The body of the function that holds an operation."""
     region = _block_of(op).parent
     assert region is not None
-    while (holder := region.parent) is not None and op_name(holder) != "tt.func":
+    while (holder := region.parent) is not None and op_name(holder) not in _WHOLE:
         region = holder.parent_region()
         assert region is not None
     return region
+
+
+def _task_of(op: Operation, block: Block) -> Block | None:
+    """The first block of the task, within ``block``, that runs an operation."""
+    found = None
+    holder: Operation | None = op
+    while holder is not None and holder.parent is not block:
+        region = holder.parent_region()
+        holder = holder.parent_op()
+        if holder is not None and op_name(holder) == "ttg.warp_specialize.partitions":
+            assert region is not None
+            found = region.blocks[0]
+    return found
 
 
 def _is_within(op: Operation, block: Block) -> bool:

@@ -1,0 +1,536 @@
+"""The peer's Hopper tutorials, unmodified: compiled for sm_90 without a GPU, or run on one.
+
+    python benchmarks/tutorials.py compile --out FILE.json      # here, through Remora
+    python benchmarks/tutorials.py run --out FILE.json          # on a Hopper GPU
+    ... --python remora-3.8.0=.venv-3.8.0/bin/python --python peer=.venv-peer/bin/python
+    ... --only hopper_gemm --configs 2
+
+Each contestant is a process of its own; one whose name begins with "peer" imports the C++
+plugin's package instead of Remora. Without --python the only one is this Python's Remora.
+The tutorials come from --folder, from $REMORA_TUTORIALS, or from the pinned wheel, which is
+downloaded once; they are never part of this repository.
+
+compile writes for each kernel and configuration what failed, or registers and spilled bytes
+of a thread, layout conversions in loops and the operations of innermost loops of the last
+TTGIR, and, where a peer takes part, how the PTX differs from the peer's. run writes whether
+the result is torch's, and milliseconds, contestants in turn, round after round.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import difflib
+import importlib.util
+import inspect
+import json
+import os
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+import traceback
+import zipfile
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+WHEEL = "triton-utlx==3.8.0.post16"
+HERE = Path(__file__).resolve().parent
+
+# --- the tutorials --------------------------------------------------------------------------------
+
+
+class Case:
+    """One use of a tutorial's entry point.
+
+    arguments: makes what it is called with. expected: what torch says of that.
+    flops: of one call.
+    """
+
+    def __init__(
+        self, entry: str, arguments: Callable[[], Any], expected: Callable[..., Any],
+        flops: float, label: str = "",
+    ) -> None:  # fmt: skip
+        self.entry, self.arguments, self.expected = entry, arguments, expected
+        self.flops, self.label = flops, label
+
+
+def product(entry: str, size: int = 4096) -> Case:
+    """fp16 matrices."""
+
+    def arguments() -> Any:
+        import torch
+
+        torch.manual_seed(0)
+        make = {"device": "cuda", "dtype": torch.float16}
+        return torch.randn((size, size), **make), torch.randn((size, size), **make)
+
+    return Case(entry, arguments, lambda a, b: a @ b, 2.0 * size**3, f"{size}")
+
+
+def attention(head: int) -> Case:
+    """Batch 4, 8 heads, 4096 positions, fp16."""
+
+    def arguments() -> Any:
+        import torch
+
+        torch.manual_seed(0)
+        make = {"device": "cuda", "dtype": torch.float16}
+        return (*(torch.randn((4, 8, 4096, head), **make) for _ in range(3)), 0.5)
+
+    def expected(q: Any, k: Any, v: Any, scale: float) -> Any:
+        import torch
+
+        return torch.nn.functional.scaled_dot_product_attention(q, k, v, scale=scale)
+
+    return Case("attention", arguments, expected, 4.0 * 4 * 8 * 4096**2 * head, f"head {head}")
+
+
+def addition(entry: str) -> Case:
+    """Two sums of 98,432 numbers in fp32."""
+
+    def arguments() -> Any:
+        import torch
+
+        torch.manual_seed(0)
+        return tuple(torch.rand(98432, device="cuda") for _ in range(4))
+
+    return Case(entry, arguments, lambda x, y, a, b: (x + y, a + b), 2.0 * 98432)
+
+
+TUTORIALS: dict[str, list[Case]] = {
+    "vector-add2": [addition("add2"), addition("add2_warp_specialized")],
+    "hopper_gemm_pipelined": [product("matmul")],
+    "hopper_gemm_ws": [product("matmul")],
+    "hopper-persistent-gemm-ws-cooperative": [product("matmul_tlx_ws_persistent")],
+    "hopper-persistent-gemm-ws-pingpong": [product("matmul_tlx_ws_persistent")],
+    "hopper_fa_ws": [attention(64), attention(128)],
+    "hopper_fa_ws_pipelined": [attention(64), attention(128)],
+    "hopper_fa_ws_pipelined_pingpong": [attention(64), attention(128)],
+    "hopper_fa_ws_pipelined_pingpong_persistent": [attention(64), attention(128)],
+}
+
+
+def folder_of_tutorials(given: str | None) -> Path:
+    """Where the tutorials are."""
+    if given or os.environ.get("REMORA_TUTORIALS"):
+        folder = Path(given or os.environ["REMORA_TUTORIALS"])
+    else:
+        cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "remora"
+        folder = cache / WHEEL / "tlx" / "tutorials"
+        if not folder.exists():
+            _download(cache / WHEEL)
+    if not folder.is_dir():
+        sys.exit(f"there are no tutorials in {folder}")
+    return folder
+
+
+def _download(folder: Path) -> None:
+    with tempfile.TemporaryDirectory() as wheels:
+        subprocess.run(
+            [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--only-binary=:all:",
+             "--dest", wheels, WHEEL],
+            check=True,
+        )  # fmt: skip
+        (wheel,) = Path(wheels).glob("*.whl")
+        with zipfile.ZipFile(wheel) as archive:
+            names = [n for n in archive.namelist() if n.startswith("tlx/tutorials/")]
+            archive.extractall(folder, names)
+
+
+def load(folder: Path, name: str) -> ModuleType:
+    """A tutorial as a module."""
+    identifier = name.replace("-", "_")
+    spec = importlib.util.spec_from_file_location(identifier, folder / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[identifier] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def configured(module: ModuleType, entry: str, most: int) -> Iterator[str]:
+    """Set the autotuner that an entry point uses to one configuration after another."""
+    from triton.runtime.autotuner import Autotuner
+
+    text = inspect.getsource(getattr(module, entry))
+    tuners = [v for v in vars(module).values() if isinstance(v, Autotuner)]
+    # A tutorial has one; its entry may reach it through a class.
+    used = [t for t in tuners if t.base_fn.__name__ in text] or tuners[:1]
+    if not used or ("apply" not in text and used[0].base_fn.__name__ not in text):
+        yield ""
+        return
+    (tuner,) = used
+    for config in list(tuner.configs)[:most]:
+        tuner.configs, tuner.cache = [config], {}
+        yield describe(config)
+
+
+def describe(config: Any) -> str:
+    """A configuration in words, the same in every contestant."""
+    extra = {"ctas_per_cga": getattr(config, "ctas_per_cga", None)}
+    values = {**config.kwargs, "num_warps": config.num_warps, "num_stages": config.num_stages}
+    values.update({k: v for k, v in extra.items() if v})
+    return " ".join(f"{k}={v}" for k, v in sorted(values.items()))
+
+
+def import_tlx(contestant: str) -> None:
+    """Remora under the names that the tutorials import, or the peer."""
+    if contestant.startswith("peer"):
+        import utlx_plugin  # noqa: F401
+    else:
+        import remora.tlx
+
+        remora.tlx.install_aliases()
+
+
+# --- compiling, without a GPU ---------------------------------------------------------------------
+
+
+def compile_all(contestant: str, folder: Path, names: list[str], most: int) -> list[Any]:
+    """Compile every kernel of the tutorials in every configuration."""
+    sys.path.insert(0, str(HERE.parent / "corpus"))
+    import standin
+
+    rows: list[dict[str, Any]] = []
+    now: dict[str, Any] = {}
+
+    def launched(
+        function: Any, signature: Any, constants: Any, attributes: Any, options: Any
+    ) -> None:
+        row = {**now, "kernel": function.fn.__name__}
+        rows.append(row)
+        try:
+            compiled = compile_one(function, signature, constants, attributes, options)
+            row.update(look_at(compiled))
+        except Exception as error:
+            row["error"] = reason(error)
+
+    standin.install(launched)
+    import_tlx(contestant)
+    from triton.runtime.autotuner import Autotuner
+
+    # The stand-in takes the first configuration of several; here is one at a time.
+    for name in names:
+        now = {"tutorial": name, "case": "", "config": ""}
+        try:
+            module = load(folder, name)
+        except Exception as error:
+            rows.append({**now, "error": reason(error)})
+            continue
+        for case in TUTORIALS[name]:
+            tuners = [v for v in vars(module).values() if isinstance(v, Autotuner)]
+            before = [(t, t.configs) for t in tuners]
+            for config in configured(module, case.entry, most):
+                now = {"tutorial": name, "case": f"{case.entry} {case.label}".strip(),
+                       "config": config}  # fmt: skip
+                print(contestant, *now.values(), file=sys.stderr)
+                try:
+                    getattr(module, case.entry)(*case.arguments())
+                except Exception as error:
+                    rows.append({**now, "error": reason(error)})
+            for tuner, configs in before:
+                tuner.configs = configs
+    return rows
+
+
+def compile_one(
+    function: Any, signature: Any, constants: Any, attributes: Any, options: Any
+) -> Any:
+    """As the JIT compiles it."""
+    import triton
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    source = ASTSource(function, signature, constants, attributes)
+    return triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options.__dict__)
+
+
+def reason(error: BaseException) -> str:
+    """The last error of a chain, in one line: where in the kernel, and what."""
+    cause = error
+    while (behind := cause.__cause__ or cause.__context__) is not None:
+        cause = behind
+    text = str(cause).strip() or traceback.format_exception_only(cause)[-1].strip()
+    return f"{type(cause).__name__}: {' '.join(text.split())}"[:400]
+
+
+def look_at(compiled: Any) -> dict[str, Any]:
+    """What a compiled kernel is like."""
+    ttgir, ptx = compiled.asm["ttgir"], compiled.asm["ptx"]
+    inside = loops(ttgir)
+    registers, spilled = resources(compiled.asm["cubin"])
+    return {
+        "registers": registers,
+        "spilled_bytes": spilled,
+        "shared_bytes": compiled.metadata.shared,
+        "num_warps": compiled.metadata.num_warps,
+        "conversions_in_loops": sum(loop["ttg.convert_layout"] for loop, _ in inside),
+        "innermost_loops": [dict(sorted(loop.items())) for loop, innermost in inside if innermost],
+        "ptx": instructions(ptx),
+    }
+
+
+def loops(ttgir: str) -> list[tuple[Counter[str], bool]]:
+    """For each loop of a module the operations in it, and whether it holds no other loop."""
+    found: list[tuple[Counter[str], bool]] = []
+    open_: list[list[Any]] = []  # indentation, operations, whether it is innermost
+    for line in ttgir.splitlines():
+        indentation = len(line) - len(line.lstrip())
+        while open_ and indentation <= open_[-1][0] and line.lstrip().startswith("}"):
+            # A scf.while goes on after its first region: "} do {".
+            if line.lstrip().startswith("} do"):
+                break
+            _, operations, innermost = open_.pop()
+            found.append((operations, innermost))
+        operation = re.match(r"\s*(?:%[\w:, %#]+ = )?\"?([a-z_]+\.[\w.]+)", line)
+        if operation is None:
+            continue
+        if open_:
+            open_[-1][1][operation[1]] += 1
+        if operation[1] in ("scf.for", "scf.while"):
+            if open_:
+                open_[-1][2] = False
+            open_.append([indentation, Counter(), True])
+    return found
+
+
+def resources(cubin: bytes) -> tuple[int | None, int | None]:
+    """Registers and spilled bytes of a thread, by cuobjdump."""
+    from triton import knobs
+
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(cubin)
+        file.flush()
+        output = subprocess.run(
+            [knobs.nvidia.cuobjdump.path, "-res-usage", file.name],
+            capture_output=True, text=True, check=False,
+        ).stdout  # fmt: skip
+    found = re.search(r"REG:(\d+) STACK:(\d+).*?LOCAL:(\d+)", output)
+    return (int(found[1]), int(found[2]) + int(found[3])) if found else (None, None)
+
+
+def instructions(ptx: str) -> list[str]:
+    """The instructions of PTX, registers and labels renamed in order of appearance."""
+    body = ptx.partition(".visible .entry")[2].partition("\n{\n")[2].partition("\n}\n")[0]
+    body = re.sub(r"//[^\n]*", "", body)
+    names: dict[str, str] = {}
+
+    def renamed(match: re.Match[str]) -> str:
+        kind = re.sub(r"\d+$", "", match[0])
+        count = sum(1 for n in names if re.sub(r"\d+$", "", n) == kind)
+        return names.setdefault(match[0], f"{kind}{count}")
+
+    found = []
+    for line in body.splitlines():
+        text = " ".join(line.split())
+        if not text or text.startswith((".loc", ".reg", "$L__tmp", "{", "}", ".pragma")):
+            continue
+        found.append(re.sub(r"%(?:r|rd|rs|p|f|fd|b|rq)\d+|\$L__BB\w+", renamed, text))
+    return found
+
+
+def opcode(instruction: str) -> str:
+    """``wgmma.wait_group.sync.aligned`` of an instruction, without its guard."""
+    return re.sub(r"^@!?%\w+ ", "", instruction).split(" ")[0].rstrip(";")
+
+
+def difference(ours: list[str], theirs: list[str]) -> dict[str, Any]:
+    """How PTX differs from the peer's: by opcode, and in order."""
+    if ours == theirs:
+        return {"same": True}
+    mine, peers = Counter(map(opcode, ours)), Counter(map(opcode, theirs))
+    matcher = difflib.SequenceMatcher(
+        None, [opcode(i) for i in ours], [opcode(i) for i in theirs], autojunk=False
+    )
+    return {
+        "same": False,
+        "instructions": [len(ours), len(theirs)],
+        "in_order": round(matcher.ratio(), 4),
+        "opcodes": {
+            o: [mine[o], peers[o]] for o in sorted(mine | peers) if mine[o] != peers[o]
+        },
+    }  # fmt: skip
+
+
+# --- running, on a GPU ----------------------------------------------------------------------------
+
+
+def run_all(contestant: str, folder: Path, names: list[str], most: int) -> list[Any]:
+    """Run the tutorials in their configurations: right or wrong, and milliseconds."""
+    import torch
+    import triton.testing
+
+    import_tlx(contestant)
+    rows: list[dict[str, Any]] = []
+    for name in names:
+        row: dict[str, Any] = {"tutorial": name, "case": "", "config": ""}
+        try:
+            module = load(folder, name)
+        except Exception as error:
+            rows.append({**row, "error": reason(error)})
+            continue
+        if hasattr(module, "alloc_fn"):
+            triton.set_allocator(module.alloc_fn)
+        for case in TUTORIALS[name]:
+            arguments = case.arguments()
+            expected = case.expected(*arguments)
+            entry = getattr(module, case.entry)
+            for config in configured(module, case.entry, most):
+                row = {"tutorial": name, "case": f"{case.entry} {case.label}".strip(),
+                       "config": config}  # fmt: skip
+                print(contestant, *row.values(), file=sys.stderr, flush=True)
+                try:
+                    row["relative_error"] = relative_error(entry(*arguments), expected)
+                    milliseconds = triton.testing.do_bench(
+                        lambda entry=entry, given=arguments: entry(*given), warmup=50, rep=200
+                    )
+                    row["ms"] = milliseconds
+                    row["tflops"] = case.flops / milliseconds / 1e9
+                except Exception as error:
+                    row["error"] = reason(error)
+                    with contextlib.suppress(Exception):
+                        torch.cuda.synchronize()
+                rows.append(row)
+    return rows
+
+
+def relative_error(found: Any, expected: Any) -> float:
+    """The largest, over the results, of the norm of the difference to the norm of the result."""
+    results = found if isinstance(found, tuple) else (found,)
+    truths = expected if isinstance(expected, tuple) else (expected,)
+    return max(
+        float((r.double() - t.double()).norm() / t.double().norm())
+        for r, t in zip(results, truths, strict=True)
+    )
+
+
+# --- contestants ----------------------------------------------------------------------------------
+
+
+def child(arguments: argparse.Namespace) -> None:
+    """One contestant, in its own process: rows to a file."""
+    work = {"compile": compile_all, "run": run_all}[arguments.what]
+    names = [n for n in TUTORIALS if arguments.only in n]
+    rows = work(arguments.contestant, Path(arguments.folder), names, arguments.configs)
+    Path(arguments.out).write_text(json.dumps(rows))
+
+
+def rows_of(contestant: str, python: str, arguments: argparse.Namespace) -> list[Any]:
+    """What a contestant's process writes; one row with an error where it died."""
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "rows.json"
+        environment = {**os.environ, "TRITON_CACHE_DIR": f"{folder}/cache"}
+        if contestant.startswith("peer"):
+            environment.pop("PYTHONPATH", None)
+        command = [
+            python, "-W", "ignore", __file__, arguments.what, "--child",
+            "--contestant", contestant, "--folder", str(arguments.folder), "--out", str(out),
+            "--only", arguments.only, "--configs", str(arguments.configs),
+        ]  # fmt: skip
+        done = subprocess.run(command, env=environment, check=False)
+        if not out.exists():
+            return [{"tutorial": "*", "error": f"the process ended with {done.returncode}"}]
+        rows: list[Any] = json.loads(out.read_text())
+        return rows
+
+
+def key(row: dict[str, Any]) -> tuple[Any, ...]:
+    """What is the same in every contestant."""
+    return tuple(row.get(k, "") for k in ("tutorial", "case", "config", "kernel"))
+
+
+def compare(all_rows: dict[str, list[Any]]) -> None:
+    """Put the difference to the peer's PTX into the others' rows; drop the PTX itself."""
+    peers = {key(r): r for c, rows in all_rows.items() if c.startswith("peer") for r in rows}
+    for contestant, rows in all_rows.items():
+        for row in rows:
+            other = peers.get(key(row))
+            if contestant.startswith("peer") or "ptx" not in row or not other:
+                continue
+            if "ptx" in other:
+                row["ptx_beside_peer"] = difference(row["ptx"], other["ptx"])
+                same = row["innermost_loops"] == other["innermost_loops"]
+                row["same_operations_in_innermost_loops"] = same
+    for rows in all_rows.values():
+        for row in rows:
+            row.pop("ptx", None)
+
+
+def medians(rounds: list[list[Any]]) -> list[Any]:
+    """One row for the rows of several rounds."""
+    rows: dict[Any, Any] = {}
+    for row in (r for rows_ in rounds for r in rows_):
+        kept = rows.setdefault(key(row), {**row, "all_ms": []})
+        if "ms" in row:
+            kept["all_ms"].append(row["ms"])
+            kept["ms"] = statistics.median(kept["all_ms"])
+        elif "error" in row:
+            kept["error"] = row["error"]
+    return list(rows.values())
+
+
+def summary(contestant: str, row: dict[str, Any]) -> str:
+    """A row in a line."""
+    words = [f"{contestant:14}", row["tutorial"], row.get("case", ""), row.get("config", "")]
+    if "error" in row:
+        words.append(f"ERROR {row['error']}")
+    elif "registers" in row:
+        words.append(
+            f"registers {row['registers']}, spilled {row['spilled_bytes']}, "
+            f"conversions in loops {row['conversions_in_loops']}"
+        )
+        if beside := row.get("ptx_beside_peer"):
+            loops_ = "same" if row["same_operations_in_innermost_loops"] else "other"
+            ptx = "same PTX" if beside["same"] else f"PTX {beside['in_order']:.1%} in order"
+            words.append(f"{loops_} loops, {ptx}")
+    else:
+        words.append(f"error {row['relative_error']:.1e}, {row['ms']:.4f} ms")
+        if "to_peer" in row:
+            words.append(f"speed to the peer's {row['to_peer']:.3f}")
+    return "  ".join(filter(None, words))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("what", choices=("compile", "run"))
+    parser.add_argument("--folder", help="the tutorials'")
+    parser.add_argument("--python", action="append", default=[], metavar="NAME=PATH")
+    parser.add_argument("--only", default="", help="tutorials whose name holds this")
+    parser.add_argument("--configs", type=int, default=1000, help="at most, of each tutorial")
+    parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--out", help="a JSON file")
+    parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--contestant", default="", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.child:
+        child(arguments)
+        return
+    arguments.folder = folder_of_tutorials(arguments.folder)
+    pythons = dict(p.split("=", 1) for p in arguments.python) or {"remora": sys.executable}
+    rounds: dict[str, list[list[Any]]] = {name: [] for name in pythons}
+    for _ in range(arguments.rounds):
+        for contestant, python in pythons.items():
+            rounds[contestant].append(rows_of(contestant, python, arguments))
+    result = {c: rows[0] if arguments.what == "compile" else medians(rows)
+              for c, rows in rounds.items()}  # fmt: skip
+    if arguments.what == "compile":
+        compare(result)
+    peers = {key(r): r for c, rows in result.items() if c.startswith("peer") for r in rows}
+    for contestant, rows in result.items():
+        for row in rows:
+            other = peers.get(key(row))
+            if other and "ms" in row and "ms" in other and not contestant.startswith("peer"):
+                row["to_peer"] = other["ms"] / row["ms"]
+            print(summary(contestant, row))
+    if arguments.out:
+        Path(arguments.out).write_text(json.dumps(result, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

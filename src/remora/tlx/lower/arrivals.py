@@ -1,0 +1,88 @@
+"""Arrivals at barriers of other CTAs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from xdsl.dialects.builtin import StringAttr
+from xdsl.ir import BlockArgument, Operation, SSAValue
+
+from remora.dsl.lowering import CustomOp, Lowering
+from remora.ir.build import Builder, attribute, boolean, i32, op_name
+from remora.tlx.clusters import remote_view
+from remora.tlx.lower.assembly import execute, shared_address
+from remora.tlx.ranks import TARGETS
+
+
+def computed(builder: Builder, instruction: str, operands: list[SSAValue]) -> SSAValue:
+    """An i32 that an instruction without effects computes of i32s: ``$0`` from ``$1``, ..."""
+    return builder.value(
+        "tt.elementwise_inline_asm", operands, attribute("i32"),
+        {
+            "asm_string": StringAttr(instruction),
+            "constraints": StringAttr(",".join(["=r", *("r" for _ in operands)])),
+            "packed_element": i32(1),
+            "pure": boolean(True),
+        },
+    )  # fmt: skip
+
+
+def mapped(builder: Builder, address: SSAValue, rank: SSAValue) -> SSAValue:
+    """The address, in the cluster's shared memory, of what another CTA has at an address."""
+    return computed(builder, "mapa.shared::cluster.u32 $0, $1, $2;", [address, rank])
+
+
+@remote_view.lowering(*TARGETS)
+def lower_view(op: CustomOp, builder: Builder, lowering: Lowering) -> SSAValue:
+    """``mapa``: another CTA's barrier is its address."""
+    bar, rank = op.operands
+    lowering.analysis.reached.append(bar)
+    return mapped(builder, shared_address(builder, bar), rank)
+
+
+def arrive_remotely(op: CustomOp, builder: Builder, lowering: Lowering) -> None:
+    """``mbarrier.arrive`` in the cluster: one thread after all of the task, or each thread."""
+    address, count = op.operands[0], op.attributes["arrive_count"]
+    if len(op.operands) > 1:
+        lowering.analysis.reached.append(address)
+        address = mapped(builder, shared_address(builder, address), op.operands[1])
+    arrive = f"mbarrier.arrive.release.cluster.shared::cluster.b64 _, [$0], {count};"
+    if op.attributes["is_warp_barrier"]:
+        execute(builder, arrive, [address])
+        return
+    builder.op("ttg.barrier", [], [], {"addrSpace": i32(1)})
+    execute(
+        builder,
+        "{\n\t.reg .pred %first;\n\t.reg .b32 %thread;\n"
+        "\tmov.u32 %thread, %laneid;\n"
+        "\tor.b32 %thread, %thread, $1;\n"
+        "\tsetp.eq.u32 %first, %thread, 0;\n"
+        f"\t@%first {arrive}\n\t}}",
+        [address, builder.value("ttg.warp_id", [], attribute("i32"))],
+    )
+
+
+def root_of(value: SSAValue) -> Any:
+    """The allocation behind a lowered buffer or barrier: its ``ttg.local_alloc``, or None."""
+    seen: set[SSAValue] = set()
+    work = [value]
+    while work:
+        current = work.pop()
+        if current in seen:
+            continue
+        seen.add(current)
+        if isinstance(current, BlockArgument):
+            parent, index = current.block.parent_op(), current.index
+            assert parent is not None
+            if op_name(parent) == "ttg.warp_specialize.partitions":
+                work.append(parent.operands[index])
+            elif op_name(parent) == "scf.for" and index:
+                work.append(parent.operands[index + 2])
+            continue
+        owner = current.owner
+        assert isinstance(owner, Operation)
+        if op_name(owner) == "ttg.local_alloc":
+            return owner
+        if op_name(owner).startswith("ttg.memdesc_"):
+            work.append(owner.operands[0])
+    return None
