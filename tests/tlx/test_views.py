@@ -7,7 +7,8 @@ import re
 import pytest
 import triton
 import triton.language as tl
-from tlx.building import build, instructions
+from tlx.building import build, conversions_in_loops, instructions
+from tlx.view_cases import attention
 
 import remora.tlx as tlx
 
@@ -175,3 +176,39 @@ def test_products_of_slices(what: str, k: int, products: int, swizzle: str) -> N
     name = re.search(rf"local_alloc .*memdesc<1x128x{k}xf16, (#\w+)", text)
     assert name
     assert f"{name.group(1)} = #ttg.nvmma_shared<{{swizzlingByteWidth = {swizzle}" in text
+
+
+# --- attention -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("pipelined", [False, True])
+@pytest.mark.parametrize(("dtype", "m", "n", "d", "warps"), [
+    ("fp16", 64, 128, 128, 4), ("bf16", 128, 64, 64, 4), ("fp16", 128, 128, 64, 8),
+    ("fp16", 64, 16, 64, 4),
+])  # fmt: skip
+def test_attention_stays_in_registers(
+    dtype: str, m: int, n: int, d: int, warps: int, pipelined: bool
+) -> None:
+    compiled = build(
+        attention, "cuda:90", q=f"*{dtype}", k=f"*{dtype}", v=f"*{dtype}", o="*fp32", n="i32",
+        scale="fp32", M=m, N=n, D=d, PIPELINED=pipelined, options={"num_warps": warps},
+    )  # fmt: skip
+    text = compiled.asm["ttgir"]
+    assert conversions_in_loops(text) == []
+    assert "ttg.local_load" not in text
+    assert "ttg.memdesc_trans" in text
+    loop = text[text.index("scf.for") :]
+    assert loop.count("ttng.warp_group_dot ") == (3 if pipelined else 2)
+    counts = instructions(compiled.asm["ptx"], r"wgmma\.wait_group\S* (\d+)")
+    assert counts == (["0", "1", "0", "0"] if pipelined else ["0", "0"])
+    assert compiled.metadata.shared == 2 * d * (m + 4 * n)
+
+
+def test_conversions_are_counted() -> None:
+    text = build(
+        views, "cuda:90", p="*fp16", q="*fp16", r="*fp16", i="i32", n="i32", WHAT="carried"
+    ).asm["ttgir"]
+    loop = re.sub(
+        r"(scf\.for .*)", r"\1\n      %z = ttg.convert_layout %y : tensor<8xf32, #blocked>", text
+    )
+    assert len(conversions_in_loops(loop)) == len(conversions_in_loops(text)) + 1
