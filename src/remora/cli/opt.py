@@ -16,7 +16,7 @@ from remora.errors import IRParseError, StageFailed
 if TYPE_CHECKING:
     from xdsl.passes import ModulePass
 
-    from remora.pipeline import StockRef
+    from remora.pipeline.subjects import CompiledPass
 
 _TARGET_OF_MODULE = re.compile(r'ttg\.target = "([^"]+)"')
 _DEFAULT_TARGET = "cuda:90"
@@ -68,7 +68,7 @@ def opt(
     from remora.cli.passes import passes_of
     from remora.host.targets import context_of, gpu_target
     from remora.pipeline import run_pass
-    from remora.pipeline.subjects import StockRef, describe
+    from remora.pipeline.subjects import CompiledPass, describe
 
     host.features()
     name = "standard input" if file == "-" else file
@@ -93,7 +93,7 @@ def opt(
         return str(module if locations else module.str_nodebug()).rstrip()
 
     for group in _groups(to_run, alone=verify_each or print_after_all):
-        if isinstance(group[0], StockRef):
+        if isinstance(group[0], CompiledPass):
             _run_stock(group, module, name)
         else:
             module = run_pass(group[0], module, place=f"remora opt {name}")
@@ -103,19 +103,19 @@ def opt(
     typer.echo(printed(module))
 
 
-def _groups(passes: Sequence[ModulePass | StockRef], *, alone: bool) -> list[list[Any]]:
+def _groups(passes: Sequence[ModulePass | CompiledPass], *, alone: bool) -> list[list[Any]]:
     """Stock passes that follow each other, together unless each is to run alone."""
-    from remora.pipeline.subjects import StockRef
+    from remora.pipeline.subjects import CompiledPass
 
     numbers = {i: i for i in range(len(passes))}
     if not alone:
         for i in range(1, len(passes)):
-            if isinstance(passes[i], StockRef) and isinstance(passes[i - 1], StockRef):
+            if isinstance(passes[i], CompiledPass) and isinstance(passes[i - 1], CompiledPass):
                 numbers[i] = numbers[i - 1]
     return [[passes[i] for i in group] for _, group in groupby(numbers, key=numbers.get)]
 
 
-def _run_stock(passes: Sequence[StockRef], module: Any, name: str) -> None:
+def _run_stock(passes: Sequence[CompiledPass], module: Any, name: str) -> None:
     """Run stock passes in the module, in place.
 
     Raises:
