@@ -30,7 +30,8 @@ def opt(
             "-p",
             "--passes",
             help='What to run: "pass{arg=1},package.module:Class", file.py:Class, or a stock pass, '
-            'with what its binding takes: "common.cse,convert_to_ttgpuir("cuda:90", 4, 32, 1)". '
+            'with what its binding takes: "common.cse,convert_to_ttgpuir("cuda:90", 4, 32, 1)", '
+            'or a native plugin\'s: "Plugin.pass("4")", library.so:pass. '
             "Without it the module is parsed, verified and printed.",
         ),
     ] = "",
@@ -70,10 +71,10 @@ def opt(
     from remora.pipeline import run_pass
     from remora.pipeline.subjects import CompiledPass, describe
 
-    host.features()
     name = "standard input" if file == "-" else file
     text = _read(file)
     to_run = passes_of(passes) if passes else []
+    host.features()
     if not target:
         own = _TARGET_OF_MODULE.search(text)
         target = own.group(1) if own else _DEFAULT_TARGET

@@ -23,7 +23,7 @@ _LONGEST = 1024
 # PluginInfo up to the version of the interface, and after it.
 _HEAD = struct.Struct("=I4x")
 _BODY = struct.Struct("=9Q")
-# Name, version, functions; which of them are functions that Triton calls.
+# Texts, then functions that Triton calls.
 _PASS, _DIALECT, _OP = struct.Struct("=4Q"), struct.Struct("=3Q"), struct.Struct("=2Q")
 
 
@@ -54,22 +54,17 @@ class _Reader:
                 self.report,
             )
         body = self.memory(address + _HEAD.size, _BODY.size, "the announcement")
-        name, version, *lists, release = _BODY.unpack(body)
-        self.report = replace(
-            self.report,
-            name=self.text(name, "the plugin's name"),
-            version=self.text(version, "the plugin's version"),
-        )
+        name, version, passes, p, dialects, d, ops, o, release = _BODY.unpack(body)
+        name = self.text(name, "the plugin's name")
+        version = self.text(version, "the plugin's version")
+        self.report = replace(self.report, name=name, version=version)
         self.check_release(release)
-        for kind, layout, functions in (
-            ("passes", _PASS, 2),
-            ("dialects", _DIALECT, 1),
-            ("ops", _OP, 1),
-        ):
-            start, count, *lists = lists
-            found = tuple(self.items(kind, start, count, layout, functions))
-            self.report = replace(self.report, **{kind: found})
-        return self.report
+        found = self.items("passes", passes, p, _PASS, 2)
+        self.report = replace(self.report, passes=tuple(Announced(*n) for n in found))
+        found = self.items("dialects", dialects, d, _DIALECT, 1)
+        self.report = replace(self.report, dialects=tuple(Announced(*n) for n in found))
+        found = self.items("operations", ops, o, _OP, 1)
+        return replace(self.report, ops=tuple(name for (name,) in found))
 
     def check_release(self, address: int) -> None:
         triton = self.report.triton
@@ -86,7 +81,8 @@ class _Reader:
 
     def items(
         self, kind: str, start: int, count: int, layout: struct.Struct, functions: int
-    ) -> Iterator[Announced | str]:
+    ) -> Iterator[list[str]]:
+        """The texts of each item of a list, the last of whose words are ``functions``."""
         if count > _MOST:
             raise self.malformed(f"it announces {count} {kind}")
         if count and not start:
@@ -96,15 +92,15 @@ class _Reader:
             what = f"number {number + 1} of {count} {kind}"
             place = start + number * layout.size
             fields = layout.unpack(self.memory(place, layout.size, what))
-            names, calls = fields[:-functions], fields[-functions:]
-            name, *versions = (self.text(n, what) for n in names)
-            for call in calls:
+            texts = [self.text(address, what) for address in fields[:-functions]]
+            name = texts[0]
+            for call in fields[-functions:]:
                 if not any(call in r for r in self.executable):
                     raise self.malformed(f"{what}, {name!r}, is at {call:#x}, where no code is")
             if name in seen:
                 raise self.malformed(f"{name!r} is announced twice among its {kind}")
             seen.add(name)
-            yield Announced(name, versions[0]) if versions else name
+            yield texts
 
     def text(self, address: int, what: str) -> str:
         """A string that ends within reason, is UTF-8 and not empty."""

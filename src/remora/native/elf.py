@@ -217,9 +217,9 @@ class SharedLibrary:
         for address in found:
             if address + 8 in found and address + 64 in found:
                 text = self._text(found[address + 64])
-                api = self._read(address - 8, 8)
+                api = int.from_bytes(self._read(address - 8, 8), "little")
                 named = self._text(found[address]) and self._text(found[address + 8])
-                if named and re.fullmatch(r"\d+\.\d+\.\d+\S*", text) and 0 < _number(api) < 100:
+                if named and re.fullmatch(r"\d+\.\d+\.\d+\S*", text) and 0 < api < 100:
                     return text
         return None
 
@@ -238,8 +238,8 @@ class SharedLibrary:
 def _check_identity(content: bytes) -> None:
     """Refuse what is no ELF file, or one for another machine, by its first bytes."""
     if not content.startswith(b"\x7fELF"):
-        kind = "is empty" if not content else f"begins with {content[:4]!r}"
-        raise Refused(Verdict.NOT_ELF, f"it is not an ELF file: it {kind}")
+        begins = f"begins with {content[:4]!r}" if content else "is empty"
+        raise Refused(Verdict.NOT_ELF, f"it is not an ELF file: it {begins}")
     if len(content) < _HEADER:
         raise _damaged(f"its header ends at byte {len(content)}")
     kind, order, version, system = content[4:8]
@@ -272,13 +272,9 @@ def _damaged(what: str) -> Refused:
 
 def _is_within(part: Any, load: Any, prefix: str) -> bool:
     """Whether a segment or section lies in a loaded segment, in memory and in the file."""
-    address, size = ("p_vaddr", "p_memsz") if prefix == "p_" else ("sh_addr", "sh_size")
+    where, size = ("p_vaddr", "p_memsz") if prefix == "p_" else ("sh_addr", "sh_size")
     in_file = part.get("sh_type") != "SHT_NOBITS"
-    shift = part[address] - load["p_vaddr"]
-    return 0 <= shift and shift + part[size] <= load["p_memsz"] and (
+    shift = part[where] - load["p_vaddr"]
+    return shift >= 0 and shift + part[size] <= load["p_memsz"] and (
         not in_file or part[f"{prefix}offset"] - load["p_offset"] == shift
     )  # fmt: skip
-
-
-def _number(data: bytes) -> int:
-    return int.from_bytes(data, "little")

@@ -128,6 +128,16 @@ class Found:
     error: RemoraError | None = None
     is_loaded: bool = False
 
+    @property
+    def passes(self) -> list[str]:
+        """Its passes, by their one spelling."""
+        return list(bound_names(self.report)[0])
+
+    @property
+    def ops(self) -> list[str]:
+        """Its operations, by their one spelling."""
+        return list(bound_names(self.report)[1])
+
 
 class Natives:
     """The native libraries of this process."""
@@ -209,7 +219,9 @@ class Natives:
                 warnings.warn(f"{VARIABLE}: {error}", stacklevel=4)
         if not was_read:
             fine = [str(p.resolve()) for p in paths if p.resolve() in self._loaded]
-            os.environ[VARIABLE] = ":".join(fine)
+            os.environ.pop(VARIABLE)
+            if fine:
+                os.environ[VARIABLE] = ":".join(fine)
 
     def found(self) -> list[Found]:
         """Every library that is named anywhere here, probed, in the order of their sources."""

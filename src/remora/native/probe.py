@@ -48,7 +48,7 @@ def probe(path: str | Path, *, limit: float = LIMIT_S) -> Report:
         UnsupportedTriton: there is no Triton to hold it against.
     """
     path = Path(path).resolve()
-    triton = _triton()
+    triton = installed_triton()
     try:
         status = path.stat()
         if not stat.S_ISREG(status.st_mode):
@@ -68,9 +68,10 @@ def probe(path: str | Path, *, limit: float = LIMIT_S) -> Report:
 
 
 @dataclass(frozen=True)
-class _Triton:
+class Triton:
     """The Triton that is installed here, which need not be imported.
 
+    library: libtriton.
     identity: changes when another is installed in its place.
     """
 
@@ -80,7 +81,12 @@ class _Triton:
 
 
 @cache
-def _triton() -> _Triton:
+def installed_triton() -> Triton:
+    """The Triton that is installed here.
+
+    Raises:
+        UnsupportedTriton: there is none.
+    """
     spec = importlib.util.find_spec("triton")
     try:
         package = Path(spec.origin or "") if spec is not None else Path()
@@ -95,7 +101,7 @@ def _triton() -> _Triton:
         ) from error
     code = [(Path(__file__).parent / name).read_bytes() for name in _CHILD]
     parts = f"{library} {_fingerprint(status)} {release[1]} {sys.version}".encode()
-    return _Triton(release[1], library, hashlib.sha256(parts + b"".join(code)).hexdigest())
+    return Triton(release[1], library, hashlib.sha256(parts + b"".join(code)).hexdigest())
 
 
 def _fingerprint(status: os.stat_result) -> list[int]:
@@ -125,7 +131,7 @@ class _Kept:
         return folder / "remora" / "native" / hashlib.sha256(os.fsencode(path)).hexdigest()
 
     @classmethod
-    def of(cls, path: Path, triton: _Triton) -> _Kept | None:
+    def of(cls, path: Path, triton: Triton) -> _Kept | None:
         """What is known of a path, if it still counts."""
         try:
             values = json.loads(cls._file(path).read_bytes())
@@ -140,9 +146,9 @@ class _Kept:
         settled = self.at - status.st_ctime > _UNSETTLED_S
         return settled and self.status == _fingerprint(status)
 
-    def keep(self, path: Path, triton: _Triton) -> None:
+    def keep(self, path: Path, triton: Triton) -> None:
         """Write it down; without a folder to write to, the next process tries again."""
-        values = {"triton": triton.identity, "report": self.report.to_json()}
+        values: dict[str, Any] = {"triton": triton.identity, "report": self.report.to_json()}
         values |= {"status": self.status, "at": self.at}
         with suppress(OSError, RuntimeError):
             file = self._file(path)
@@ -152,12 +158,12 @@ class _Kept:
             os.replace(new.name, file)
 
 
-def _try(path: Path, triton: _Triton, limit: float) -> Report:
+def _try(path: Path, triton: Triton, limit: float) -> Report:
     """Run the child, and make a verdict of how it ended."""
     with _memory("report") as answers, _memory("output") as output:
+        arguments = [str(path), str(triton.library), triton.release, str(answers)]
         child = subprocess.Popen(
-            [sys.executable, "-S", "-P", "-m", "remora.native.child"]
-            + [str(path), str(triton.library), triton.release, str(answers)],
+            [sys.executable, "-S", "-P", "-m", "remora.native.child", *arguments],
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
@@ -177,7 +183,7 @@ def _try(path: Path, triton: _Triton, limit: float) -> Report:
     return _judge(found, said, code, limit, triton)
 
 
-def _judge(found: str, said: str, code: int | None, limit: float, triton: _Triton) -> Report:
+def _judge(found: str, said: str, code: int | None, limit: float, triton: Triton) -> Report:
     doing, report = "starting", None
     for line in found.splitlines():
         values = json.loads(line)
@@ -217,5 +223,4 @@ def _memory(name: str) -> Iterator[int]:
 
 
 def _content(fd: int) -> str:
-    size: Any = os.fstat(fd).st_size
-    return os.pread(fd, size, 0).decode(errors="replace")
+    return os.pread(fd, os.fstat(fd).st_size, 0).decode(errors="replace")
