@@ -28,6 +28,7 @@ struct info {
 void _ZSt20__throw_length_errorPKc(const char *);
 
 static void nothing(void) {}
+static struct info info;
 
 #ifndef API
 #define API 2
@@ -65,6 +66,9 @@ static void nothing(void) {}
 #ifndef OP_COUNT
 #define OP_COUNT 1
 #endif
+#ifndef REGISTER_ // what registers the dialect
+#define REGISTER_ nothing
+#endif
 #ifndef SYMBOL
 #define SYMBOL tritonGetPluginInfo
 #endif
@@ -75,7 +79,7 @@ __attribute__((constructor)) static void load(void) { LOAD; }
 static struct pass passes[] __attribute__((aligned(4096))) = {PASS};
 static char after_passes[4096] __attribute__((aligned(4096)));
 static struct op ops[] __attribute__((aligned(4096))) = {OP};
-static struct dialect dialects[] __attribute__((aligned(4096))) = {{"plain", "1.0", (void *)nothing}};
+static struct dialect dialects[] __attribute__((aligned(4096))) = {{"plain", "1.0", (void *)REGISTER_}};
 
 static struct info info = {API, NAME, "1.0", PASSES, PASS_COUNT, DIALECTS, DIALECT_COUNT,
                            OPS, OP_COUNT, RELEASE};

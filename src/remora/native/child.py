@@ -70,21 +70,23 @@ class Trial:
 
     def load(self, library: SharedLibrary) -> ctypes.CDLL:
         """Load it beside libtriton, with every symbol resolved at once."""
-        triton = ctypes.CDLL(self.libtriton)
+        ctypes.CDLL(self.libtriton)
         try:
             return ctypes.CDLL(self.path)
         except OSError as error:
             reason = str(error)
-        handles, absent = [triton], []
+        handles, absent = [ctypes.CDLL(None)], []
         for name in library.needed():
             try:
                 handles.append(ctypes.CDLL(name))
             except OSError:
                 absent.append(name)
-        missing = tuple(s for s in library.undefined() if not any(hasattr(h, s) for h in handles))
+        undefined = sorted(library.undefined())
+        missing = tuple(s for s in undefined if not any(hasattr(h, s) for h in handles))
         named = [*absent, *map(_demangled, missing)]
         what = (
-            f"it needs {_several(named)}, which Triton {self.report.triton} and this machine lack"
+            f"it needs {_several(named)}, which neither Triton {self.report.triton} nor a library "
+            "that it names has"
             if named
             else f"it does not load: {reason}"
         )

@@ -225,7 +225,7 @@ class Natives:
 
     def found(self) -> list[Found]:
         """Every library that is named anywhere here, probed, in the order of their sources."""
-        named = [(VARIABLE, "", path) for path in self._of_variable or _variable()]
+        named = [(VARIABLE, "", path) for path in self._of_variable]
         named += [(source, name, path) for name, source, path in announced()]
         known = {path.resolve() for _, _, path in named}
         named += [(source, "", path) for path, source in self._sources.items() if path not in known]
