@@ -68,7 +68,8 @@ class NativeOp:
             result = _call_without_result(method, handles, builder, _generator.module)
         else:
             result = method(handles)
-        return None if result is None else _wrapped(result, values)
+        # An operation without a result gives a null mlir::Value.
+        return None if result is None or not result.id() else _wrapped(result, values)
 
     def _operand(self, value: Any, semantic: Any) -> Any:
         value = tl._unwrap_if_constexpr(value)
