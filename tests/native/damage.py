@@ -2,7 +2,8 @@
 
     python tests/native/damage.py --json benchmarks/results/native_damage_triton390.json
 
-tries every one; ``test_damage.py`` a sample. A verdict "fine" is false unless a
+tries every one; ``test_damage.py`` a sample; ``--whole FOLDER`` reads every library
+under a folder instead, none of which is damaged. A verdict "fine" is false unless a
 fresh process loads the damaged copy and its pass does what the whole one's does.
 """
 
@@ -23,7 +24,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+from remora.native.elf import SharedLibrary
 from remora.native.probe import installed_triton, probe
+from remora.native.report import Refused, Verdict
 
 HEADER = 64
 _PROGRAM_HEADER, _SECTION_HEADER = 56, 64
@@ -128,12 +131,31 @@ def judge(damage: Damage, content: bytes, expected: str) -> tuple[str, str]:
         return report.verdict.value, f"{damage.what}: {report.what}"
 
 
+def whole(folder: Path) -> Counter[str]:
+    """Read the libraries under a folder that are for this machine, and print what is said."""
+    counts: Counter[str] = Counter()
+    for path in sorted(folder.rglob("*.so*")):
+        if path.is_file() and not path.is_symlink() and path.stat().st_size < 30 << 20:
+            try:
+                SharedLibrary(path)
+                counts["whole"] += 1
+            except Refused as refused:
+                counts[refused.report.verdict.value] += 1
+                if refused.report.verdict is Verdict.DAMAGED:
+                    print(path, refused.report.what)
+    print(dict(counts))
+    return counts
+
+
 def main() -> None:
     """Try every variant and print a summary."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--json", type=Path)
     parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--whole", type=Path)
     arguments = parser.parse_args()
+    if arguments.whole:
+        sys.exit(bool(whole(arguments.whole)["damaged"]))
     library = wheels_library()
     content, expected = library.read_bytes(), use(library)
     assert "foo_num_warps_7" in expected, expected

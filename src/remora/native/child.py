@@ -81,7 +81,7 @@ class Trial:
                 handles.append(ctypes.CDLL(name))
             except OSError:
                 absent.append(name)
-        undefined = sorted(library.undefined())
+        undefined = library.undefined()
         missing = tuple(s for s in undefined if not any(hasattr(h, s) for h in handles))
         named = [*absent, *map(_demangled, missing)]
         what = (

@@ -31,7 +31,7 @@ _KEPT_S = 3600
 # A file that changed less than this before it was read may change again unnoticed.
 _UNSETTLED_S = 0.1
 # What the child runs: a report of other code is not used.
-_CHILD = ("announcement.py", "child.py", "elf.py", "report.py")
+_CHILD = ("announcement.py", "child.py", "elf.py", "report.py", "wholeness.py")
 
 
 def probe(path: str | Path, *, limit: float = LIMIT_S) -> Report:
