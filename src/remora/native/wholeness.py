@@ -19,7 +19,6 @@ _ADDRESSES = {
     "DT_JMPREL": ".rela.plt", "DT_GNU_HASH": ".gnu.hash", "DT_HASH": ".hash",
     "DT_VERSYM": ".gnu.version", "DT_VERNEED": ".gnu.version_r", "DT_VERDEF": ".gnu.version_d",
     "DT_INIT_ARRAY": ".init_array", "DT_FINI_ARRAY": ".fini_array",
-    "DT_INIT": ".init", "DT_FINI": ".fini",
 }  # fmt: skip
 _SIZES = {
     "DT_STRSZ": ".dynstr", "DT_RELASZ": ".rela.dyn", "DT_PLTRELSZ": ".rela.plt",
