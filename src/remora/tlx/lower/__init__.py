@@ -23,6 +23,6 @@ __all__ = [
     "shared",
     "views",
 ]
-from remora.tlx.lower import analysis, barriers, clusters, cuda, descriptors, hip, shared, views
+from remora.tlx.lower import clusters
 
 __all__ = ["analysis", "barriers", "clusters", "cuda", "descriptors", "hip", "shared", "views"]
