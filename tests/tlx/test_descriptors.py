@@ -253,7 +253,7 @@ def test_a_copy_cannot_give_an_operand_of_8_bits_the_other_order() -> None:
     assert line_of(product, "async_descriptor_load(b_desc") in error.where
 
 
-# --- memory that copies in flight touch ------------------------------------------------------------
+# --- memory that copies in flight touch ----------------------------------------------------------
 
 
 @triton.jit
@@ -446,7 +446,8 @@ def refused(desc, narrow, i8, p, n, N: tl.constexpr, WHAT: tl.constexpr):
     if WHAT == "prefetch a number":
         tlx.prefetch(n)  # prefetch a number
     if WHAT == "six dimensions":
-        tlx.make_tensor_descriptor(None, p, [1, 1, 1, 1, 1, n], [1, 1, 1, 1, 1, 1], [1, 1, 1, 1, 1, 64])  # six dimensions  # fmt: skip
+        six = [1, 1, 1, 1, 1, 64]
+        tlx.make_tensor_descriptor(None, p, six, six, six)  # six dimensions
     if WHAT == "last stride":
         tlx.make_tensor_descriptor(None, p, [n, n], [1, n], [64, 64])  # last stride
     if WHAT == "two strides of one":
@@ -466,9 +467,8 @@ def refused(desc, narrow, i8, p, n, N: tl.constexpr, WHAT: tl.constexpr):
     if WHAT == "bulk with a mask":
         tlx.async_load(p, line[0], n > 1, bulk=True, barrier=bars[0])  # bulk with a mask
     if WHAT == "bulk of pointers":
-        tlx.async_load(
-            p + tl.arange(0, 64), line[0], bulk=True, barrier=bars[0]
-        )  # bulk of pointers
+        at = p + tl.arange(0, 64)
+        tlx.async_load(at, line[0], bulk=True, barrier=bars[0])  # bulk of pointers
     if WHAT == "bulk of 24 bytes":
         tlx.async_load(p, line[0], bulk=True, bulk_size=24, barrier=bars[0])  # bulk of 24 bytes
     if WHAT == "bulk of too much":
@@ -510,7 +510,7 @@ def test_refused(what: str) -> None:
     assert error.hint
 
 
-# --- bulk copies -----------------------------------------------------------------------------------
+# --- bulk copies ---------------------------------------------------------------------------------
 
 
 @triton.jit
