@@ -446,8 +446,9 @@ def refused(desc, narrow, i8, p, n, N: tl.constexpr, WHAT: tl.constexpr):
     if WHAT == "prefetch a number":
         tlx.prefetch(n)  # prefetch a number
     if WHAT == "six dimensions":
-        six = [1, 1, 1, 1, 1, 64]
-        tlx.make_tensor_descriptor(None, p, six, six, six)  # six dimensions
+        tlx.make_tensor_descriptor(  # six dimensions
+            None, p, [1, 1, 1, 1, 1, n], [n, n, n, n, n, 1], [1, 1, 1, 1, 1, 64]
+        )
     if WHAT == "last stride":
         tlx.make_tensor_descriptor(None, p, [n, n], [1, n], [64, 64])  # last stride
     if WHAT == "two strides of one":
