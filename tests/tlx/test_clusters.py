@@ -278,7 +278,8 @@ def test_every_thread_arrives_at_a_warp_barrier() -> None:
 
 
 @pytest.mark.parametrize(("dtype", "block", "store", "guarded"), [
-    ("fp32", 256, "v4.b32", True), ("fp32", 512, "v4.b32", False), ("fp32", 4, "v4.b32", True), ("fp16", 2, "b32", True),
+    ("fp32", 256, "v4.b32", True), ("fp32", 512, "v4.b32", False), ("fp32", 4, "v4.b32", True),
+    ("fp16", 2, "b32", True),
     ("fp16", 1024, "v4.b32", False), ("i8", 64, "v4.b32", True), ("fp64", 256, "v2.b64", False),
     ("fp64", 1, "b64", True),
 ])  # fmt: skip

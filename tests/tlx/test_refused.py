@@ -153,7 +153,7 @@ BUFFERS = {
     "mask of a wrong shape": errors.WrongShape,
     "mask of a wrong dtype": errors.WrongDtype,
     "other without a mask": errors.WrongType,
-    "bulk": errors.UnsupportedByTarget,
+    "bulk": errors.WrongType,
 }
 
 

@@ -81,6 +81,18 @@ from remora.tlx.types import (
     storage_kind,
     tensor_descriptor_ptr,
 )
+from remora.tlx.utilities import (
+    clock64,
+    get_fp8_format_name,
+    is_hip,
+    num_warps,
+    size_of,
+    stoch_round,
+    thread_id,
+    vote_ballot_sync,
+    warp_any,
+    warp_redux,
+)
 from remora.tlx.views import local_reinterpret, local_slice, local_trans, subslice
 from remora.tlx_plugin import plugin
 
@@ -110,6 +122,7 @@ __all__ = [
     "barrier_expect_bytes",
     "barrier_wait",
     "buffered_tensor",
+    "clock64",
     "cluster_barrier",
     "cluster_cta_rank",
     "cluster_size_1d",
@@ -117,8 +130,10 @@ __all__ = [
     "dtype_of",
     "fence",
     "fence_async_shared",
+    "get_fp8_format_name",
     "in_clusters",
     "install_aliases",
+    "is_hip",
     "jit",
     "layout",
     "layout_encoding",
@@ -133,6 +148,7 @@ __all__ = [
     "mbarrier",
     "named_barrier_arrive",
     "named_barrier_wait",
+    "num_warps",
     "nv_mma_shared_layout_encoding",
     "padded_shared_layout_encoding",
     "plugin",
@@ -150,7 +166,9 @@ __all__ = [
     "set_buffer_overlap",
     "shared_layout_encoding",
     "shared_linear_layout_encoding",
+    "size_of",
     "slice_layout",
+    "stoch_round",
     "storage_alias_spec",
     "storage_alias_spec_type",
     "storage_alias_spec_type_class",
@@ -161,6 +179,10 @@ __all__ = [
     "tensor_descriptor_ptr",
     "tensor_memory_layout_encoding",
     "tensor_memory_scales_layout_encoding",
+    "thread_id",
+    "vote_ballot_sync",
+    "warp_any",
+    "warp_redux",
     "zeros",
 ]
 

@@ -66,7 +66,8 @@ def async_task(
         num_regs, registers: of a thread, 24 to 240, a multiple of 8; by default
             an even share. The default task has what the others leave.
         replicate: how many copies of the task there are, each with ``num_warps``
-            warps; ``async_task_replica_id()`` tells them apart.
+            warps; ``async_task_replica_id()`` tells them apart. Of a default task the
+            program's own warps run the first.
         warp_group_start_id: accepted; warps are numbered in the order of the tasks.
     """
     default = _is_default(call, kind)
@@ -88,12 +89,6 @@ def async_task(
         call.constant("warp_group_start_id", warp_group_start_id)
     warps = tl._unwrap_if_constexpr(num_warps)
     if default:
-        if copies > 1:
-            call.fail(
-                WrongShape,
-                f"the default task cannot be replicated, replicate is {copies}",
-                hint="give the copies warps of their own: async_task(num_warps=..., replicate=...)",
-            )
         warps = None if warps is None else call.constant("num_warps", warps)
         if warps is not None and not call.interpreted and warps != call.num_warps:
             call.fail(
@@ -101,7 +96,15 @@ def async_task(
                 f"the default task has the program's {call.num_warps} warps, not {warps}",
                 hint="leave num_warps out",
             )
-        return Region(call, on_open=_check_place, default=True, num_warps=None, num_regs=regs)
+        _check_copies(call, copies)
+        return Region(
+            call,
+            copies=copies,
+            on_open=_check_place,
+            default=True,
+            num_warps=None,
+            num_regs=regs,
+        )
     if warps is None:
         call.fail(WrongType, "num_warps is missing", hint='num_warps=4, or async_task("default")')
     warps = call.constant("num_warps", warps)
@@ -111,15 +114,19 @@ def async_task(
             f"num_warps has to be a power of two, it is {warps}",
             hint=f"{1 << max(warps, 1).bit_length() - 1}, or {1 << max(warps, 1).bit_length()}",
         )
+    _check_copies(call, copies)
+    return Region(
+        call, copies=copies, on_open=_check_place, default=False, num_warps=warps, num_regs=regs
+    )
+
+
+def _check_copies(call: Call, copies: int) -> None:
     if call.interpreted and copies > 1:
         call.fail(
             UnsupportedByTarget,
             "the reference meaning runs a task's body once: it has no replicas",
             hint="under TRITON_INTERPRET=1 set replicate=1",
         )
-    return Region(
-        call, copies=copies, on_open=_check_place, default=False, num_warps=warps, num_regs=regs
-    )
 
 
 def _check_place(task: Region) -> None:
@@ -130,7 +137,8 @@ def _check_place(task: Region) -> None:
             "a task stands in async_tasks",
             hint="write `with tlx.async_tasks():` around the tasks",
         )
-    if task.attributes["default"] and any(r.attributes["default"] for r in within[-1].inner):
+    others = (r for r in within[-1].inner if r is not task)
+    if task.attributes["default"] and any(r.attributes["default"] for r in others):
         task.call.fail(WrongType, "there is a default task already", hint="give it num_warps")
 
 

@@ -52,7 +52,7 @@ module attributes {"ttg.num-ctas" = 1 : i32, "ttg.num-warps" = 4 : i32, ttg.targ
 // CHECK:         %[[L:.*]]:2 = scf.for {{.*}} iter_args(%[[P:.*]] = %[[S]], %[[Q:.*]] = %{{.*}}) -> (!ttg.memdesc<128xf32, #shared, #smem, mutable>, !ttg.memdesc<128xf32, #shared, #smem, mutable>)
 // CHECK-NEXT:      ttg.local_store %arg0, %[[P]]
 // CHECK-NEXT:      scf.yield %[[Q]], %[[P]]
-// CHECK-NEXT:    } {tt.num_stages = 0 : i32}
+// CHECK-NEXT:    }
 // CHECK:         %[[F:.*]] = scf.if %arg3 -> (!ttg.memdesc<128xf32, #shared, #smem, mutable>)
 // CHECK:         ttg.local_load %[[F]]
 // CHECK-NOT:   remora:

@@ -59,15 +59,17 @@ class OutlineTasks(ModulePass):
             inside = set(tasks_span.body())
             own = [t for t in tasks if t.begin.op in inside]
             # The default task is the first: its region is the operation's own.
-            own.sort(key=lambda t: not t.attributes["default"])
+            own.sort(key=lambda t: not _is_default(t))
             _check_between(tasks_span, own)
+            if all(_is_default(task) for task in own):
+                continue  # the program's warps run it where it stands
             for number, task in enumerate(own):
                 function = _Outliner(functions, task).run(f"tlx.task.{count}", tasks_span)
                 function.attributes[TASK] = attribute(
                     f"array<i32: {number}, {len(own)}, {task.attributes['copy']}, "
                     f"{task.attributes['num_warps'] or 0}, {task.attributes['num_regs'] or 0}>"
                 )
-                if number == 0 and task.attributes["default"]:
+                if _is_default(task):
                     function.attributes["tlx.default"] = attribute("unit")
                 op.body.block.add_op(function)
                 count += 1
@@ -75,6 +77,11 @@ class OutlineTasks(ModulePass):
             for marker in (span.begin, span.end):
                 erase(marker.op)
         _erase_declarations(op)
+
+
+def _is_default(task: Span) -> bool:
+    """Whether the program's own warps run it: its other copies have warps of their own."""
+    return bool(task.attributes["default"]) and task.attributes["copy"] == 0
 
 
 def _check_between(tasks: Span, own: list[Span]) -> None:
