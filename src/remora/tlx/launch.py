@@ -132,21 +132,20 @@ def with_clusters(kernel: Any) -> Any:
             return stock(*args, **kwargs)
         key = tuple(value) if isinstance(value, list) else value
         if key not in by_size:
-            by_size[key] = _in_clusters(plain, cluster_size(value))
+            by_size[key] = _in_clusters(plain, stock, cluster_size(value))
         return by_size[key](*args, **kwargs)
 
     kernel.run = run
     return kernel
 
 
-def _in_clusters(kernel: Any, size: Size) -> Callable[..., Any]:
-    """A kernel's ``run`` for clusters of a size."""
+def _in_clusters(plain: Any, stock: Callable[..., Any], size: Size) -> Callable[..., Any]:
+    """The ``run`` of a kernel, of which ``plain`` is a copy, for clusters of a size."""
     interpreted = knobs.runtime.interpret
-    if size == (1, 1, 1):  # a CTA without a cluster is a cluster of one
-        stock: Callable[..., Any] = kernel.run
-        return stock
+    if size == (1, 1, 1):
+        return stock  # a CTA without a cluster is a cluster of one
     # Compiled forms for a size are in the memory cache of a kernel of its own.
-    compiled = (kernel if interpreted else attach(in_clusters(size))(copy.copy(kernel))).run
+    compiled = stock if interpreted else attach(in_clusters(size))(copy.copy(plain)).run
 
     def run(*args: Any, grid: Any, **kwargs: Any) -> Any:
         if kwargs.get("num_ctas", 1) != 1:
