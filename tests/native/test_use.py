@@ -211,6 +211,8 @@ def test_opt_refuses(tmp_path):
     for passes, words in (
         (f"{RENAMES}:nothing", "the native plugin TritonPlugin has no pass 'nothing'"),
         (f"{RENAMES}:plugin(7)", "native passes take texts"),
+        (f'{RENAMES}:plugin{{a="7"}}', "'plugin' are not so written: {a=\"7\"}"),
+        (f'{RENAMES}:plugin(a="7")', "'plugin' are not so written: (a=\"7\")"),
         ("/nowhere.so:plugin", "No such file"),
     ):
         out = run(MAIN, "opt", file, "-p", passes, ok=False)
