@@ -20,13 +20,14 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import statistics
 import subprocess
 import sys
 import tempfile
 from importlib.util import find_spec
 from pathlib import Path
+
+import machine
 
 SHAPES = {"8192": (8192, 8192, 8192), "4096": (4096, 4096, 4096), "wide": (8192, 28672, 4096)}
 DTYPES = {"fp16": "float16", "bf16": "bfloat16", "tf32": "float32", "fp8": "float8_e4m3fn"}
@@ -183,21 +184,6 @@ class Contestant:
         raise RuntimeError(f"{self.name} ended with {self.process.wait()}")
 
 
-def machine() -> dict:
-    """What the numbers hold for."""
-    import torch
-    import triton
-
-    query = "--query-gpu=name,driver_version,power.limit,clocks.max.sm"
-    gpu = subprocess.run(
-        ["nvidia-smi", query, "--format=csv,noheader"], capture_output=True, text=True
-    ).stdout.strip()
-    return {
-        "gpu": gpu, "triton": triton.__version__, "torch": torch.__version__,
-        "cuda": torch.version.cuda, "python": platform.python_version(),
-    }  # fmt: skip
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--child")
@@ -227,7 +213,7 @@ def main() -> None:
         for shape_name in arguments.shapes:
             shape = SHAPES[shape_name]
             rows += measure(contestants, dtype, shape, arguments)
-    result = {"machine": machine(), "command": sys.argv, "rows": rows}
+    result = machine.record() | {"rows": rows}
     arguments.out.parent.mkdir(parents=True, exist_ok=True)
     arguments.out.with_suffix(".json").write_text(json.dumps(result, indent=1) + "\n")
     plot(result, arguments.out.with_suffix(".png"))

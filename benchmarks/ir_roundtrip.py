@@ -1,10 +1,13 @@
-"""Time of reading and writing modules through xDSL, against the number of operations.
+"""Time of reading and writing modules through xDSL, and of a whole pass, by their size.
 
 Real kernels of ``tests/corpus`` (matmul, attention) after each stage, then a
-function with the matmul's body repeated until it has about 5,000 operations.
-"cold": no attribute was seen before; "warm": the module was read once.
+function with the matmul's body repeated until it has about 20,000 operations.
+"cold": no attribute was seen before; "warm": the module was read once. "pass": one
+that changes nothing, as a pipeline runs it; "anew": the same where the module is
+parsed, verified and its uses sorted, as after a pass that changes something.
+CPU time of the process, medians.
 
-    PYTHONPATH=src:tests python benchmarks/ir_roundtrip.py [--json PATH]
+    PYTHONPATH=src:tests python benchmarks/ir_roundtrip.py [--out NAME] [--replot]
 """
 
 from __future__ import annotations
@@ -18,9 +21,13 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
-_ROUNDS = 7
+import machine
+
+_ROUNDS = 5
+_GOALS = (1000, 2000, 5000, 10_000, 20_000)
 
 
 def modules() -> Iterator[tuple[str, str]]:
@@ -70,7 +77,7 @@ def repeated(text: str, times: int) -> str:
 
     def copy(number: int) -> str:
         def name(match: re.Match[str]) -> str:
-            return match[0] if match[0] in shared else f"{match[0]}_{number}"
+            return match[0] if match[0] in shared else f"%copy{number}_{match[0][1:]}"
 
         def line(match: re.Match[str]) -> str:
             return f"{match[1]}{int(match[2]) + 1000 * number}:"
@@ -87,52 +94,104 @@ def milliseconds(function: Callable[[], Any], before: Callable[[], Any] | None =
         if before is not None:
             before()
         gc.collect()
-        start = time.perf_counter()
+        start = time.process_time()
         function()
-        times.append(time.perf_counter() - start)
+        times.append(time.process_time() - start)
     return 1e3 * statistics.median(times)
 
 
 def measure(name: str, text: str) -> dict[str, Any]:
     """Operations, and milliseconds to read (cold, warm) and to write."""
-    from remora import ir
+    from compiling import round_trips
+
+    import remora
+    from remora import host, ir
+    from remora.host.targets import context_of, gpu_target
+    from remora.pipeline import run_pass
+
+    class Identity(remora.ModulePass):
+        name = "identity"
+
+        def apply(self, ctx: Any, module: Any) -> None:
+            """Leave the module as it is."""
 
     module = ir.read(text)
-    return {
+    target = "hip:gfx950" if " hip " in name else "cuda:90"
+    native = host.parse_text(text, context_of(gpu_target(target)))
+    row = {
         "name": name,
         "operations": sum(1 for _ in module.walk()),
         "read_cold_ms": milliseconds(lambda: ir.read(text), ir.forget),
         "read_warm_ms": milliseconds(lambda: ir.read(text)),
         "write_ms": milliseconds(lambda: ir.write(module)),
+        "pass_ms": milliseconds(lambda: run_pass(Identity(), native, place="here")),
     }
+    with round_trips():
+        row["anew_ms"] = milliseconds(lambda: run_pass(Identity(), native, place="here"))
+    return row
+
+
+def per_operation(rows: list[dict[str, Any]], cost: str) -> list[float]:
+    """Microseconds an operation of the repeated modules: the same for all if the cost is linear."""
+    return [1e3 * r[cost] / r["operations"] for r in rows if "times" in r["name"]]
+
+
+def plot(result: dict[str, Any], path: Path) -> None:
+    """Cost against operations, and a line of constant cost an operation."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    rows = sorted(result["rows"], key=lambda r: r["operations"])
+    figure, axes = plt.subplots(figsize=(6, 4))
+    sizes = [r["operations"] for r in rows]
+    for cost, label in (("pass_ms", "pass, nothing changed"), ("anew_ms", "pass, parsed anew")):
+        axes.plot(sizes, [r[cost] for r in rows], "o-", label=label, markersize=3)
+        slope = rows[-1][cost] / sizes[-1]
+        axes.plot(sizes, [slope * n for n in sizes], "k:", linewidth=0.8)
+    axes.set(xscale="log", yscale="log", xlabel="operations", ylabel="CPU ms")
+    axes.set_title(f"one identity pass, Triton {result['machine']['triton']}", fontsize=9)
+    axes.legend(title="dotted: linear", fontsize=8)
+    figure.tight_layout()
+    figure.savefig(path, dpi=120)
 
 
 def main() -> None:
-    """Print the table, and write it where ``--json`` says."""
-    arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    arguments.add_argument("--json", metavar="PATH")
-    path = arguments.parse_args().json
+    """Print the table, and write it where ``--out`` says."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--out", type=Path, help="where to write .json, .png")
+    parser.add_argument("--replot", action="store_true", help="only draw the .png from the .json")
+    arguments = parser.parse_args()
+    if arguments.replot:
+        result = json.loads(arguments.out.with_suffix(".json").read_text())
+        plot(result, arguments.out.with_suffix(".png"))
+        return
     with tempfile.TemporaryDirectory() as folder:
         os.environ["TRITON_CACHE_DIR"] = folder
         os.environ["TRITON_DEFAULT_FP_FUSION"] = "1"  # 3.9 warns where this is not said
         texts = list(modules())
-    import triton
-
     rows = [measure(name, text) for name, text in texts]
     base = dict(texts)["matmul cuda ttgir"]
     count = next(r["operations"] for r in rows if r["name"] == "matmul cuda ttgir")
-    for goal in (1000, 2000, 5000):
+    for goal in _GOALS:
         times = max(1, goal // count)
         rows.append(measure(f"matmul cuda ttgir, {times} times", repeated(base, times)))
-    print(f"{'module':32} {'ops':>6} {'read cold':>10} {'read warm':>10} {'write':>8}  ms")
+    costs = ("read_cold_ms", "read_warm_ms", "write_ms", "pass_ms", "anew_ms")
+    heads = ("read cold", "read warm", "write", "pass", "anew")
+    print(f"{'module':32} {'ops':>6} " + " ".join(f"{h:>9}" for h in heads) + "  CPU ms")
     for row in rows:
         print(
-            f"{row['name']:32} {row['operations']:6} {row['read_cold_ms']:10.1f} "
-            f"{row['read_warm_ms']:10.1f} {row['write_ms']:8.1f}"
+            f"{row['name']:32} {row['operations']:6} " + " ".join(f"{row[c]:9.1f}" for c in costs)
         )
-    if path:
-        with open(path, "w") as file:
-            json.dump({"triton": triton.__version__, "modules": rows}, file, indent=2)
+    result = machine.record() | {"rows": rows}
+    for cost in ("pass_ms", "anew_ms"):
+        each = per_operation(rows, cost)
+        result[f"us an operation, {cost}"] = each
+        print(f"{cost}: {', '.join(f'{us:.1f}' for us in each)} us an operation, by size")
+    if arguments.out:
+        arguments.out.with_suffix(".json").write_text(json.dumps(result, indent=1) + "\n")
+        plot(result, arguments.out.with_suffix(".png"))
 
 
 if __name__ == "__main__":

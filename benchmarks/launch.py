@@ -1,12 +1,13 @@
 """What a launch costs on the CPU: stock Triton, Remora, and hooks as others write them.
 
-    python benchmarks/launch.py [--launches 100000] [--json FILE]
+    python benchmarks/launch.py [--launches 100000] [--json FILE] [--peer PYTHON]
 
 Without a GPU a driver stands in that launches nothing, so that the time is
 Triton's own and the hook's. The ways of launching take turns, a thousand
 launches each, so that none has a quieter machine than the others; the time of a
 way is the median of its turns, in CPU time of the thread. Stock is measured twice: the
-second is the noise.
+second is the noise. The peer, triton-utlx, is in a virtual environment of its own,
+whose Python is given: its hook is compared with stock Triton in its own process.
 """
 
 from __future__ import annotations
@@ -15,16 +16,14 @@ import argparse
 import contextlib
 import hashlib
 import json
-import os
-import platform
 import statistics
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import machine
 import triton
 import triton.language as tl
 from triton import knobs
@@ -124,7 +123,7 @@ def hashing_hook(*stages: Any) -> tuple[str, str]:
     return text, hashlib.sha256(text.encode()).hexdigest()
 
 
-def ways(pointer: Any) -> dict[str, tuple[Any, Any]]:
+def ways() -> dict[str, tuple[Any, Any]]:
     """Name, context, and kernel of each way of launching."""
     import remora
     from remora.tlx_plugin import plugin
@@ -167,11 +166,22 @@ def microseconds(launch: Callable[[], Any]) -> float:
     return (time.thread_time() - started) / TURN * 1e6
 
 
-def measure(launches: int) -> dict[str, Any]:
+def ways_of_the_peer() -> dict[str, tuple[Any, Any]]:
+    """In a process of the peer's: stock, and with the hook that importing it sets."""
+    import utlx_plugin  # noqa: F401
+
+    kernel, theirs = new_kernel(), knobs.runtime.add_stages_inspection_hook
+    return {
+        "stock": (lambda: hook(None), kernel),
+        "stock again": (lambda: hook(None), kernel),
+        "the peer's hook": (lambda: hook(theirs), kernel),
+    }
+
+
+def measure(launches: int, all_ways: dict[str, tuple[Any, Any]]) -> dict[str, Any]:
     """Launch in every way, in turn."""
     pointer, where = argument()
     turns: dict[str, list[float]] = {}
-    all_ways = ways(pointer)
     for turn in range(launches // TURN + 1):
         for name, (context, kernel) in all_ways.items():
             grid = kernel[(1,)]
@@ -184,7 +194,6 @@ def measure(launches: int) -> dict[str, Any]:
     stock = typical["stock"]
     return {
         "launches": launches,
-        "triton": triton.__version__,
         "on": where,
         "ways": {
             name: {
@@ -197,23 +206,31 @@ def measure(launches: int) -> dict[str, Any]:
     }
 
 
+def show(result: dict[str, Any]) -> None:
+    print(f"Triton {result['machine']['triton']}, {result['launches']} launches, {result['on']}")
+    for name, row in result["ways"].items():
+        print(f"{row['ratio']:7.3f}  {row['more_us']:+8.2f} us  {row['us']:8.2f} us  {name}")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--launches", type=int, default=100_000)
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--peer", metavar="PYTHON", help="of an environment with triton-utlx")
+    parser.add_argument("--of-the-peer", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
-    result = measure(arguments.launches)
-    print(f"Triton {result['triton']}, {result['launches']} launches each, on {result['on']}")
-    for name, row in result["ways"].items():
-        print(f"{row['ratio']:7.3f}  {row['more_us']:+8.2f} us  {row['us']:8.2f} us  {name}")
+    if arguments.of_the_peer:
+        result = machine.record() | measure(arguments.launches, ways_of_the_peer())
+        print(json.dumps(result))
+        return
+    result = machine.record() | measure(arguments.launches, ways())
+    show(result)
+    if arguments.peer:
+        command = ["--of-the-peer", "--launches", str(arguments.launches)]
+        result["peer"] = machine.answer(arguments.peer, __file__, *command)
+        show(result["peer"])
     if arguments.json:
-        machine = {
-            "python": platform.python_version(),
-            "machine": platform.machine(),
-            "cores": os.cpu_count(),
-            "command": sys.argv,
-        }
-        arguments.json.write_text(json.dumps(machine | result, indent=2) + "\n")
+        arguments.json.write_text(json.dumps(result, indent=1) + "\n")
 
 
 if __name__ == "__main__":

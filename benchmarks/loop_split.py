@@ -365,8 +365,8 @@ def plot(result: dict[str, Any], path: Path) -> None:
     axes.axvline(1, color="black", linewidth=0.5)
     axes.margins(x=0.15)
     axes.set_xlabel("time without the plugin by time with it (labels: TFLOP/s)")
-    machine = result["machine"]
-    axes.set_title(f"{machine['gpu'].split(',')[0]}, Triton {machine['triton']}", fontsize=9)
+    where = result["machine"]
+    axes.set_title(f"{where['gpu'].split(',')[0]}, Triton {where['triton']}", fontsize=9)
     figure.tight_layout()
     figure.savefig(path, dpi=120)
 
@@ -388,13 +388,13 @@ def main() -> None:
     if arguments.replot:
         plot(json.loads(data.read_text()), picture)
         return
-    from gemm import machine
+    import machine  # the folder is not on the path of a test that loads this file
 
     rows = []
     for case in cases():
         if arguments.only in case.name:
             rows += measure(case, arguments.rounds, arguments.ms)
-    result = {"machine": machine(), "command": sys.argv, "rows": rows}
+    result = machine.record() | {"rows": rows}
     data.parent.mkdir(parents=True, exist_ok=True)
     data.write_text(json.dumps(result, indent=1) + "\n")
     plot(result, picture)

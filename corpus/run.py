@@ -6,8 +6,9 @@ Each kernel is compiled by stock Triton, and with a Python pass that changes
 nothing before every stock pass of ``ttir`` and ``ttgir`` and at their ends. PTX
 and AMDGCN have to be the same, byte for byte, and ``ir.write(ir.read(t))`` has
 to be ``t`` for the module's text at each of those places. ``--time N`` measures,
-too: the shortest of N compilations by stock Triton and with one such pass where
-TLX has its own, after ``ttgir/coalesce``.
+too: the shortest of N compilations by stock Triton, with one such pass where TLX
+has its own, after ``ttgir/coalesce``, and with one whose module is parsed anew,
+as that of a pass that changes something is.
 """
 
 from __future__ import annotations
@@ -15,7 +16,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import queue
 import random
 import resource
@@ -25,6 +25,7 @@ import sys
 import threading
 import time
 from collections import Counter
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
@@ -47,7 +48,9 @@ class Result:
         code), ``text`` (a text that did not come back), ``error``, ``died``.
     ops: operations of the largest module that a pass saw.
     places: how many round trips were made.
-    stock, one: CPU seconds from Python to the binary; everywhere: to the assembly.
+    stock, one, anew: CPU seconds from Python to the binary: by stock Triton, with a
+        pass that changes nothing, and with one whose module is parsed anew.
+    everywhere: CPU seconds to the assembly.
     """
 
     name: str
@@ -59,6 +62,7 @@ class Result:
     places: int = 0
     stock: float = 0.0
     one: float = 0.0
+    anew: float = 0.0
     everywhere: float = 0.0
 
 
@@ -76,9 +80,10 @@ def assembly(entry: Any, target: str, *, to_the_end: bool = False) -> tuple[str,
 
     ``to_the_end``: make the binary, too.
     """
-    from standin import gpu_target
     from triton._C.libtriton import ir
     from triton.compiler.compiler import make_backend
+
+    from remora.host.targets import gpu_target
 
     gpu = gpu_target(target)
     source = entry.source()
@@ -111,6 +116,8 @@ def assembly(entry: Any, target: str, *, to_the_end: bool = False) -> tuple[str,
 #: What the passes saw: operations of each module, and texts that did not come back.
 _ops: list[int] = []
 _changed: list[tuple[str, str]] = []
+#: Whether what the passes leave is parsed anew: a module whose text is the same is kept.
+_anew = [True]
 
 
 @cache
@@ -136,7 +143,7 @@ def _identity() -> Any:
             if written != last[0]:
                 _changed.append((last[0], written))
             last.clear()
-        return written
+        return written + "\n" if _anew[0] else written
 
     ir.read, ir.write = read, write
 
@@ -155,11 +162,11 @@ def _identity() -> Any:
 @cache
 def _pipelines(target: str, options: tuple[tuple[str, Any], ...]) -> tuple[Any, Any]:
     """Identity everywhere, and in TLX's place only."""
-    from standin import gpu_target
     from triton.backends.compiler import Language
     from triton.compiler.compiler import make_backend
 
     import remora
+    from remora.host.targets import gpu_target
     from remora.pipeline import anchors, record
 
     identity = _identity()
@@ -175,19 +182,21 @@ def _pipelines(target: str, options: tuple[tuple[str, Any], ...]) -> tuple[Any, 
     return everywhere, one
 
 
-def timings(entry: Any, target: str, one: Any, repeats: int) -> tuple[float, float]:
-    """The shortest of several compilations: stock, and with one pass that changes nothing.
+def timings(entry: Any, target: str, one: Any, repeats: int) -> dict[str, float]:
+    """The shortest of several compilations, in turn: see ``Result``.
 
     To the binary, whose making a pass does not change: a compilation is all of it.
     """
     import remora
 
-    stock, ours = [], []
+    samples: dict[str, list[float]] = {"stock": [], "one": [], "anew": []}
     for _ in range(repeats):
-        stock.append(assembly(entry, target, to_the_end=True)[1])
-        with remora.use(one):
-            ours.append(assembly(entry, target, to_the_end=True)[1])
-    return min(stock), min(ours)
+        for how, several in samples.items():
+            _anew[0] = how == "anew"
+            with nullcontext() if how == "stock" else remora.use(one):
+                several.append(assembly(entry, target, to_the_end=True)[1])
+    _anew[0] = True
+    return {how: min(several) for how, several in samples.items()}
 
 
 def check(entry: Any, target: str, keep: Path | None = None, repeats: int = 0) -> Result:
@@ -211,7 +220,8 @@ def check(entry: Any, target: str, keep: Path | None = None, repeats: int = 0) -
             ours, result.everywhere = assembly(entry, target)
         result.ops, result.places = max(_ops, default=0), len(_ops)
         if repeats:
-            result.stock, result.one = timings(entry, target, one, repeats)
+            for how, seconds in timings(entry, target, one, repeats).items():
+                setattr(result, how, seconds)
     except Exception as error:
         result.outcome, result.detail = "error", _first_line(error)
         return result
@@ -367,13 +377,21 @@ def run_all(
     return sorted(results, key=lambda r: (r.package, r.name, r.target))
 
 
-def overhead(results: list[Result]) -> dict[str, float]:
-    """What one pass adds to a compilation: of the median kernel, and how it is spread."""
-    ratios = sorted(100 * (r.one / r.stock - 1) for r in results if r.outcome == "same" and r.stock)
+def overhead(results: list[Result], how: str) -> dict[str, float]:
+    """What one pass adds to a compilation, in percent: of the median kernel, and the spread."""
+    measured = [r for r in results if r.outcome == "same" and r.stock]
+    ratios = sorted(100 * (getattr(r, how) / r.stock - 1) for r in measured)
     if len(ratios) < 2:
         return {}
     cuts = statistics.quantiles(ratios, n=10)
-    return {"median": statistics.median(ratios), "p10": cuts[0], "p90": cuts[-1]}
+    together = sum(getattr(r, how) for r in measured) / sum(r.stock for r in measured)
+    return {
+        "compilations": len(ratios),
+        "median": statistics.median(ratios),
+        "p10": cuts[0],
+        "p90": cuts[-1],
+        "together": 100 * (together - 1),
+    }
 
 
 def memory(results: list[Result], entries: list[Any]) -> dict[str, Any]:
@@ -484,15 +502,15 @@ def main() -> int:
     begin = time.time()
     results = run_all(chosen, args.jobs, options, every)
     print(table(results))
-    from importlib.metadata import version
+    sys.path.append(str(HERE.parent / "benchmarks"))
+    import machine
 
-    summary: dict[str, Any] = {
-        "triton": version("triton"),
-        "python": platform.python_version(),
+    summary: dict[str, Any] = machine.record() | {
         "seconds": round(time.time() - begin, 1),
         "round trips": sum(r.places for r in results),
         "outcomes": Counter(r.outcome for r in results),
-        "overhead of one pass, %": overhead(results),
+        "overhead of one pass, %": overhead(results, "one"),
+        "overhead of one pass whose module is parsed anew, %": overhead(results, "anew"),
     }
     if not args.no_memory:
         summary["memory of the largest"] = memory(results, entries)

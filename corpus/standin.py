@@ -43,6 +43,8 @@ class Driver:
         self.target = target
 
     def get_current_target(self) -> Any:
+        from remora.host.targets import gpu_target
+
         return gpu_target(self.target)
 
     def get_current_device(self) -> int:
@@ -94,14 +96,6 @@ class Kernel:
 
     function = None
     packed_metadata = None
-
-
-def gpu_target(target: str) -> Any:
-    """Triton's target for ``cuda:90``, ``hip:gfx950`` and the like."""
-    from triton.backends.compiler import GPUTarget
-
-    kind, _, arch = target.partition(":")
-    return GPUTarget(kind, int(arch) if kind == "cuda" else arch, 32 if kind == "cuda" else 64)
 
 
 def install(launched: Callable[..., None], target: str = "cuda:90") -> None:

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 import pytest
 import triton
-from compiling import TARGETS
+from compiling import TARGETS, round_trips
 from corpus.kernels import CORPUS, Entry
 from triton import knobs
 from triton.backends.compiler import Language
@@ -17,6 +17,7 @@ from triton.compiler.compiler import make_backend
 
 import remora
 from remora import ir
+from remora.ir.text import write
 from remora.pipeline import anchors, record
 
 #: Kernels whose code depends on the order of uses, which no text carries.
@@ -31,7 +32,7 @@ class Identity(remora.ModulePass):
     runs: ClassVar[list[str]] = []
 
     def apply(self, ctx: Any, module: Any) -> None:
-        self.runs.append(ir.write(module))
+        self.runs.append(write(module))
 
 
 @cache
@@ -76,7 +77,7 @@ def check(entry: Entry, target: str, texts: list[str]) -> None:
     stock = triton.compile(entry.source(), target=TARGETS[target], options=options)
     assert not texts
     pipeline, places = everywhere(target, tuple(entry.options.items()))
-    with remora.use(pipeline):
+    with remora.use(pipeline), round_trips():
         ours = triton.compile(entry.source(), target=TARGETS[target], options=options)
     assert len(Identity.runs) == places > 20
     assert Identity.runs == texts

@@ -31,7 +31,7 @@ def module_and_order(text: str) -> tuple[Any, Any]:
         line.partition(" // ")[0] for line in text.splitlines() if " is u" not in line
     )
     module = ir.read(plain)
-    return module, ir.UseOrder(module, text)
+    return module, ir.UseOrder(ir.Contents(module), text)
 
 
 def swapped(text: str) -> str:
@@ -51,7 +51,7 @@ def test_users_are_read() -> None:
 
 def test_new_places() -> None:
     module, old = module_and_order(BEFORE)
-    new = ir.UseOrder(module, swapped(BEFORE))
+    new = ir.UseOrder(ir.Contents(module), swapped(BEFORE))
     entry = module.body.block.first_op.regions[0].blocks[0]
     places = dict(new.sorted_as(old))
     assert places[entry.first_op.results[0]] == [1, 0]
@@ -62,7 +62,7 @@ def test_new_places() -> None:
 
 def test_uses_are_restored() -> None:
     module, old = module_and_order(BEFORE)
-    new = ir.UseOrder(module, swapped(BEFORE))
+    new = ir.UseOrder(ir.Contents(module), swapped(BEFORE))
     shuffled = []
 
     class Native:

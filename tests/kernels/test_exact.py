@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 import pytest
 import triton
-from compiling import TARGETS, stages_of
+from compiling import TARGETS, round_trips, stages_of
 from triton import knobs
 
 import remora
@@ -49,7 +49,7 @@ def test_code_is_the_same(target: str, kernel_for: Any) -> None:
         pipeline, places = pipeline.insert(Identity(), at=f"{stage}/end"), places + 1
     without = code()
     Identity.runs.clear()
-    with remora.use(pipeline):
+    with remora.use(pipeline), round_trips():
         assert code() == without
     assert len(Identity.runs) == places > 20
     assert ".loc" in without

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import multiprocessing
 import os
 import subprocess
@@ -14,8 +15,10 @@ import pytest
 import triton
 import triton.language as tl
 from compiling import SEEN, Look, Multiply, threads
+from gluon_kernels import scale
 from launching import Pointer, add_one, standing_in
 from triton import knobs
+from triton.runtime.interpreter import InterpretedFunction
 
 import remora
 from remora.errors import PipelineError
@@ -96,6 +99,70 @@ def test_twice_and_within_use():
     with remora.use(OTHER, MARK):
         assert launch(kernel, BLOCK=64) == ["other", "marked"]  # each once
     assert attached(kernel) == (OTHER, MARK)
+
+
+def test_a_launch_is_stock_triton_s():
+    """The hook, which every launch would ask, is there only while the kernel compiles."""
+    kernel = remora.attach(MARK)(add_one())
+    assert launch(kernel, BLOCK=32) == ["marked"]
+    assert knobs.runtime.add_stages_inspection_hook is None
+    assert type(kernel).run is triton.runtime.JITFunction.run
+    assert vars(kernel).get("run") is None
+
+
+def test_after_a_launch_without():
+    kernel = add_one()
+    assert launch(kernel, BLOCK=32) == []
+    remora.attach(MARK)(kernel)
+    assert launch(kernel, BLOCK=32) == ["marked"]
+    remora.attach(OTHER)(kernel)
+    assert launch(kernel, BLOCK=32) == ["other", "marked"]
+
+
+@pytest.mark.parametrize("companion", [TUNE, HEUR], ids=["autotune", "heuristics"])
+def test_a_function_of_two_kernels(companion):
+    """What is attached to one kernel leaves the function, and another made of it, as they were."""
+    function = add_one()
+    kernel, other = remora.attach(MARK)(companion(function)), companion(function)
+    assert set(launch(kernel)) == {"marked"}
+    assert launch(other) == []
+    assert launch(function, BLOCK=16) == []
+    assert attached(other) == attached(function) == ()
+    kernel = remora.attach(OTHER)(kernel)
+    assert set(launch(kernel)) == {"other", "marked"}
+
+
+def test_the_function_s_own_key_is_as_before():
+    """Kernels that call it are not compiled anew when its pipelines change."""
+    kernel = add_one()
+    before = kernel.cache_key
+    remora.attach(MARK)(kernel).hash = None
+    assert kernel.cache_key == before
+
+
+def test_given_to_another_kernel():
+    @triton.jit
+    def outer(x, n, inner: tl.constexpr, BLOCK: tl.constexpr):
+        inner(x, n, BLOCK)
+
+    assert launch(outer, inner=remora.attach(MARK)(add_one()), BLOCK=32) == []
+
+
+def test_gluon():
+    mark = Pipeline("mark").insert(Look("marked"), at="ttgir/end")
+    kernel = remora.attach(mark)(copy.copy(scale))
+    SEEN.clear()
+    kernel[(1,)](Pointer(), Pointer(), THREADS=32)
+    assert [tag for tag, _ in SEEN] == ["marked"]
+    assert kernel.is_gluon()
+    assert attached(scale) == ()
+
+
+def test_interpreted():
+    """Triton's interpreter compiles nothing; the decorator may stay."""
+    function = InterpretedFunction(add_one().fn)
+    assert remora.attach(MARK)(function) is function
+    assert attached(function) == (MARK,)
 
 
 def test_called_from_another_kernel():
@@ -212,16 +279,58 @@ def in_a_child() -> None:
         os._exit(3)
 
 
+def in_a_fork(function) -> bool:
+    """What a function says in a forked child."""
+    pid = os.fork()
+    if pid == 0:
+        code = 4
+        try:
+            code = 0 if function() else 3
+        finally:
+            os._exit(code)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+
 def test_after_fork():
     with remora.use(MARK):
-        pid = os.fork()
-        if pid == 0:
-            code = 4
-            try:
-                code = 0 if launch(add_one(), BLOCK=32) == ["marked"] else 3
-            finally:
-                os._exit(code)
-        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+        assert in_a_fork(lambda: launch(add_one(), BLOCK=32) == ["marked"])
+    kernel = remora.attach(OTHER)(add_one())
+    assert in_a_fork(lambda: launch(kernel, BLOCK=32) == ["other"])
+
+
+def test_a_fork_while_another_thread_installs_the_hook():
+    """The child could not install it if the lock stayed with a thread that it does not have."""
+    held, go_on = threading.Event(), threading.Event()
+
+    def slow_hook(*stages):
+        held.set()
+        go_on.wait(60)
+        return ("", "")
+
+    def install() -> None:
+        with remora.use(OTHER):
+            pass
+
+    def forked() -> None:
+        results.append(in_a_fork(lambda: launch(kernel, BLOCK=32) == ["marked"]))
+
+    results: list[bool] = []
+    kernel = remora.attach(MARK)(add_one())
+    knobs.runtime.add_stages_inspection_hook = slow_hook
+    other = threading.Thread(target=install)
+    other.start()
+    try:
+        assert held.wait(60)
+        forking = threading.Thread(target=forked)
+        forking.start()
+        forking.join(0.2)  # without more ado it would fork now
+        go_on.set()
+        forking.join(60)
+        assert results == [True]
+    finally:
+        go_on.set()
+        other.join(60)
+        knobs.runtime.add_stages_inspection_hook = None
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])
@@ -279,3 +388,20 @@ def test_beside_a_hook_of_somebody_else(before):
         assert seen == ["theirs", "theirs"]
     finally:
         knobs.runtime.add_stages_inspection_hook = mine
+
+
+def test_a_hook_set_after_attach_that_calls_no_other():
+    kernel = remora.attach(MARK)(add_one())
+    seen: list[str] = []
+
+    def theirs(backend=None, stages=None, options=None, language=None, capability=None):
+        seen.append("key" if stages is None else "stages")
+        return ("theirs", "theirs")
+
+    knobs.runtime.add_stages_inspection_hook = theirs
+    try:
+        assert launch(kernel, BLOCK=32) == ["marked"]
+        assert knobs.runtime.add_stages_inspection_hook is theirs
+        assert "stages" in seen
+    finally:
+        knobs.runtime.add_stages_inspection_hook = None

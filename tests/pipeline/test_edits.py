@@ -550,7 +550,7 @@ def test_an_anchor_of_another_release(fresh_cache):
 # --- Gluon ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("target", BOTH)
+@pytest.mark.parametrize("target", TARGETS)
 def test_gluon(target, fresh_cache):
     plain = compile_gluon(target)
     names = list(anchors(record(stages_of(target, Language.GLUON)[2]["ttgir"])))

@@ -355,3 +355,53 @@ def unrolled(q):
 def test_in_unrolled_loops() -> None:
     found = partitions(build(unrolled, "cuda:90", q="*i32"))
     assert [w for w, _ in found] == [1, 2, 4, 4]
+
+
+@triton.jit
+def copies_in_a_task(p, q, n, WAITED: tl.constexpr):
+    at = tl.arange(0, 128)
+    buffers = tlx.local_alloc((128,), tl.float32, 2)
+    with tlx.async_tasks():
+        with tlx.async_task("default"):
+            tl.store(q, 1.0)
+        with tlx.async_task(num_warps=2):
+            for i in range(n):
+                view = tlx.local_view(buffers, i % 2)
+                tlx.async_load(p + at + i * 128, view)
+                tlx.async_load_commit_group()
+                tlx.async_load_wait_group(1)
+                tl.store(q + at, tlx.local_load(tlx.local_view(buffers, (i + 1) % 2)))
+            if WAITED:
+                tlx.async_load_wait_group(0)
+
+
+@pytest.mark.parametrize("waited", [False, True])
+def test_a_task_waits_for_the_copies_that_it_leaves(waited: bool) -> None:
+    compiled = build(copies_in_a_task, "cuda:90", p="*fp32", q="*fp32", n="i32", WAITED=waited)
+    ((_, body),) = partitions(compiled)
+    assert body.count("cp.async.wait_all") == (0 if waited else 1)
+    assert body.count("cp.async.wait_group 0") == (1 if waited else 0)
+    assert compiled.asm["ttgir"].count("cp.async.wait_all") == body.count("cp.async.wait_all")
+
+
+@triton.jit
+def buffers_of_a_task(p, q, n):
+    at = tl.arange(0, 64)[:, None] * 64 + tl.arange(0, 64)[None, :]
+    with tlx.async_tasks():
+        with tlx.async_task("default"):
+            tl.store(q, 1.0)
+        with tlx.async_task(num_warps=4):
+            for i in range(n):
+                a = tlx.local_alloc((64, 64), tl.float16, 1)
+                tlx.local_store(a[0], tl.load(p + at + i))
+                tlx.fence_async_shared()
+                acc = tlx.async_dot(a[0], a[0])
+                acc = tlx.async_dot_wait(0, acc)
+                tl.store(q + at, acc)
+
+
+def test_buffers_within_a_task() -> None:
+    compiled = build(buffers_of_a_task, "cuda:90", p="*fp16", q="*fp32", n="i32")
+    ((_, body),) = partitions(compiled)
+    assert "ttg.local_alloc" in body
+    assert "wgmma" in compiled.asm["ptx"]

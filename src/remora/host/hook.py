@@ -8,6 +8,7 @@ memory cache's key); and with the backend and its stages before a compilation.
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable
 from typing import Any, Protocol
@@ -37,6 +38,10 @@ class _Inside(threading.local):
 
 _inside = _Inside()
 _lock = threading.RLock()
+# A child that is forked while another thread holds the lock would wait for ever.
+os.register_at_fork(
+    before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release
+)
 _users = 0
 _client: StageClient | None = None
 _previous: Callable[..., Any] | None = None

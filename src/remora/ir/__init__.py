@@ -4,14 +4,15 @@
 generic form with the local scope: dialects are not modelled, attributes and
 types that xDSL does not know keep their text, and what xDSL would not carry
 exactly comes as a ``TextAttr`` or ``TextType``. The order of a value's uses is
-in no text: ``UseOrder`` and ``restore_uses`` carry that.
+in no text: ``Contents``, ``UseOrder`` and ``restore_uses`` carry that.
 """
 
 from remora.ir.attributes import TextAttr, TextType, text_of
 from remora.ir.text import context, forget, read, write
-from remora.ir.uses import UseOrder, restore_uses
+from remora.ir.uses import Contents, UseOrder, restore_uses
 
 __all__ = [
+    "Contents",
     "TextAttr",
     "TextType",
     "UseOrder",

@@ -26,23 +26,31 @@ _ARGUMENT = re.compile(r"\s*// (%\w+) is (?:used by (.*)|unused)$")
 _VALUE = re.compile(r"%\w+")
 
 
+class Contents:
+    """What a module holds at a time, in the order of its text."""
+
+    def __init__(self, module: ModuleOp) -> None:
+        self.operations = list(module.walk())
+        self.results = [operation.results for operation in self.operations]
+        self.arguments = [a for block in _blocks(module) for a in block.args]
+
+
 class UseOrder:
     """The users of every value of a module, first to last, as MLIR lists them.
 
-    Made from xDSL's module and ``text``, MLIR's generic print of the same
-    module with the users of each value (``host.generic_text(..., users=True)``).
+    Made from what was in xDSL's module, and ``text``, MLIR's generic print of the
+    same module with the users of each value (``host.generic_text(..., users=True)``).
     """
 
-    def __init__(self, module: ModuleOp, text: str) -> None:
+    def __init__(self, contents: Contents, text: str) -> None:
         with paused():
             listing = _Listing(text)
-            operations = dict(zip(listing.operations, module.walk(), strict=True))
+            operations = dict(zip(listing.operations, contents.operations, strict=True))
             names: dict[SSAValue, str] = {}
-            for name, operation in operations.items():
-                for index, result in enumerate(operation.results):
-                    names[result] = f"{name}#{index}" if len(operation.results) > 1 else name
-            arguments = [a for block in _blocks(module) for a in block.args]
-            names.update(zip(arguments, listing.arguments, strict=True))
+            for name, results in zip(operations, contents.results, strict=True):
+                for index, result in enumerate(results):
+                    names[result] = f"{name}#{index}" if len(results) > 1 else name
+            names.update(zip(contents.arguments, listing.arguments, strict=True))
             self.users: dict[SSAValue, list[Operation]] = {
                 value: [operations[user] for user in listing.users.get(name, ())]
                 for value, name in names.items()

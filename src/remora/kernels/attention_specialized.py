@@ -28,7 +28,7 @@ def attention_forward(
     multiple of BLOCK_M and BLOCK_N. Grid: (LENGTH // BLOCK_M, heads).
     """
     ROWS: tl.constexpr = BLOCK_M // 2
-    SIZE: tl.constexpr = tlx.dtype_of(q0_desc).primitive_bitwidth // 8
+    SIZE: tl.constexpr = tlx.size_of(tlx.dtype_of(q0_desc))
     SECOND: tl.constexpr = DIM1 if DIM1 > 0 else 16  # a buffer has some extent
     q0 = tlx.local_alloc((ROWS, DIM0), tlx.dtype_of(q0_desc), 2)
     k0 = tlx.local_alloc((BLOCK_N, DIM0), tlx.dtype_of(k0_desc), STAGES)

@@ -22,7 +22,7 @@ def _produce(
 ):  # fmt: skip
     """Copy the operands of one tile, stage by stage. ROWS: of each of the PARTS of A's tile."""
     BYTES: tl.constexpr = (
-        (PARTS * ROWS + BLOCK_N) * BLOCK_K * (tlx.dtype_of(a_desc).primitive_bitwidth // 8)
+        (PARTS * ROWS + BLOCK_N) * BLOCK_K * tlx.size_of(tlx.dtype_of(a_desc))
     )
     for k in range(0, K, BLOCK_K):
         stage = step % STAGES

@@ -40,7 +40,8 @@ def run_pass(module_pass: ModulePass, module: Any, *, place: str) -> Any:
 
     Args:
         module_pass: the pass.
-        module: a ``libtriton.ir.module``; it is left as it was.
+        module: a ``libtriton.ir.module``; it is left as it was, and returned where
+            the pass changed nothing.
         place: where the pass runs, for messages.
 
     Raises:
@@ -62,7 +63,7 @@ def run_pass(module_pass: ModulePass, module: Any, *, place: str) -> Any:
         context = ir.context()
         load_wanted(context)
         xdsl_module = ir.read(text)
-        uses = _use_order(xdsl_module, module)
+        contents = ir.Contents(xdsl_module) if has_use_order() else None
         try:
             returned = module_pass.apply(context, xdsl_module)
         except (LanguageError, KeyboardInterrupt):
@@ -79,6 +80,8 @@ def run_pass(module_pass: ModulePass, module: Any, *, place: str) -> Any:
             )
         try:
             new_text = ir.write(xdsl_module)
+            if new_text == text:
+                return module
             new_names = PUBLIC_FUNCTION.findall(new_text)
             if sorted(new_names) != sorted(names):
                 raise KernelRenamed(
@@ -89,11 +92,8 @@ def run_pass(module_pass: ModulePass, module: Any, *, place: str) -> Any:
             new_module = parse_text(new_text, module.context)
             if not new_module.verify():
                 raise IRParseError("the module does not verify")
-            if uses is not None:
-                after = ir.UseOrder(
-                    xdsl_module, generic_text(new_module, locations=False, users=True)
-                )
-                ir.restore_uses(xdsl_module, new_module, uses, after, shuffle_uses)
+            if contents is not None:
+                _restore_uses(contents, module, xdsl_module, new_module)
         except KernelRenamed:
             raise
         except Exception as error:
@@ -120,13 +120,15 @@ def run_pass(module_pass: ModulePass, module: Any, *, place: str) -> Any:
     return new_module
 
 
-def _use_order(xdsl_module: Any, module: Any) -> Any:
-    """The order of the module's uses, where this libtriton can restore it."""
+def _restore_uses(contents: Any, module: Any, xdsl_module: Any, new_module: Any) -> None:
+    """Sort the new module's uses as the old one's are."""
     from remora import ir
 
-    if not has_use_order():
-        return None
-    return ir.UseOrder(xdsl_module, generic_text(module, locations=False, users=True))
+    old = ir.UseOrder(contents, generic_text(module, locations=False, users=True))
+    new = ir.UseOrder(
+        ir.Contents(xdsl_module), generic_text(new_module, locations=False, users=True)
+    )
+    ir.restore_uses(xdsl_module, new_module, old, new, shuffle_uses)
 
 
 class StockFailed(RemoraError):

@@ -80,7 +80,7 @@ from remora.tlx.types import (
     remote_mbarrier,
     storage_kind,
     tensor_descriptor_ptr,
-from remora.tlx.types import async_token, buffered_tensor, mbarrier, storage_kind
+)
 from remora.tlx.utilities import (
     clock64,
     get_fp8_format_name,
@@ -148,9 +148,6 @@ __all__ = [
     "mbarrier",
     "named_barrier_arrive",
     "named_barrier_wait",
-    "mbarrier",
-    "named_barrier_arrive",
-    "named_barrier_wait",
     "num_warps",
     "nv_mma_shared_layout_encoding",
     "padded_shared_layout_encoding",
@@ -159,7 +156,6 @@ __all__ = [
     "reinterpret_tensor_descriptor",
     "release_layout",
     "remote_mbarrier",
-    "release_layout",
     "remote_shmem_store",
     "remote_view",
     "remove_aliases",

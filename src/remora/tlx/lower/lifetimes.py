@@ -35,6 +35,11 @@ class Buffer:
     stores: list[CustomOp]
 
 
+#: What holds code that nothing can be moved out of, and what such code ends with.
+_WHOLE = ("tt.func", "ttg.warp_specialize.partitions")
+_ENDS = ("tt.return", "ttg.warp_return")
+
+
 class Lifetimes:
     """Extends the lives of buffers to where nothing that touches them is in flight.
 
@@ -49,6 +54,8 @@ class Lifetimes:
         self._drain = drain
         # Where the drained buffers of a block end, and who they are.
         self._drained: dict[Block, tuple[Operation, list[CustomOp]]] = {}
+        # Tasks that leave copies in flight, which only their own warps can wait for.
+        self._drained_tasks: dict[Block, None] = {}
 
     def extend(self, buffers: Iterable[Buffer]) -> None:
         """Extend the lives of buffers; call it once, before anything is lowered."""
@@ -65,6 +72,9 @@ class Lifetimes:
             self._drain(builder)
             for allocation in allocations:
                 _deallocate(allocation, builder)
+        for task in self._drained_tasks:
+            assert task.last_op is not None
+            self._drain(Builder.before(task.last_op))
         self._extend_to_returns(to_the_end)
 
     def _extend_in_block(self, buffer: Buffer) -> None:
@@ -81,7 +91,7 @@ class Lifetimes:
         if buffer.loads:
             ends.append(_waited(buffer.loads, self._barrier_waits, block) or block.last_op)
         if buffer.copies:
-            done = _done(buffer.copies, self._copy_waits, block)
+            done = self._copies_done(buffer.copies, block)
             if done is None:
                 # One wait after the last of several buffers does for all of them.
                 before, allocations = self._drained.get(block, (last, []))
@@ -95,13 +105,26 @@ class Lifetimes:
         elif end is not last:
             _deallocate(buffer.allocation, Builder.after(end))
 
+    def _copies_done(self, copies: Sequence[CustomOp], block: Block) -> Operation | None:
+        """As ``_done``; copies of a task are waited for in it, at its end at the latest."""
+        outside = []
+        for copy in copies:
+            task = _task_of(copy.op, block)
+            if task is None:
+                outside.append(copy)
+            elif _done([copy], self._copy_waits, task) is None:
+                self._drained_tasks[task] = None
+        if outside:
+            return _done(outside, self._copy_waits, block)
+        return _last(copies, block)
+
     def _products_done(self, buffer: Buffer) -> Operation:
         """Where no product reads the buffer any more; moves it out of loops that leave one."""
         while True:
             block = _block_of(buffer.allocation)
             done = _done(buffer.products, self._product_waits, block)
             holder = block.parent_op()
-            if done is None and holder is not None and op_name(holder) != "tt.func":
+            if done is None and holder is not None and op_name(holder) not in _WHOLE:
                 _move(buffer.allocation.op, InsertPoint.before(holder))
                 continue
             end = done or block.last_op
@@ -116,7 +139,7 @@ class Lifetimes:
                 _move(buffer.allocation.op, InsertPoint.at_start(region.blocks[0]))
             for block in region.blocks:
                 end = block.last_op
-                if end is None or op_name(end) != "tt.return":
+                if end is None or op_name(end) not in _ENDS:
                     continue
                 builder = Builder.before(end)
                 if any(b.copies for b in own):
@@ -202,10 +225,23 @@ def _region_of(op: CustomOp) -> Region:
     """The body of the function that holds an operation."""
     region = _block_of(op).parent
     assert region is not None
-    while (holder := region.parent) is not None and op_name(holder) != "tt.func":
+    while (holder := region.parent) is not None and op_name(holder) not in _WHOLE:
         region = holder.parent_region()
         assert region is not None
     return region
+
+
+def _task_of(op: Operation, block: Block) -> Block | None:
+    """The first block of the task, within ``block``, that runs an operation."""
+    found = None
+    holder: Operation | None = op
+    while holder is not None and holder.parent is not block:
+        region = holder.parent_region()
+        holder = holder.parent_op()
+        if holder is not None and op_name(holder) == "ttg.warp_specialize.partitions":
+            assert region is not None
+            found = region.blocks[0]
+    return found
 
 
 def _is_within(op: Operation, block: Block) -> bool:
