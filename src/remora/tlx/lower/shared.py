@@ -58,7 +58,9 @@ def _placed(index: SSAValue, placement: Placement, size: int, builder: Builder) 
     def number(name: str, left: SSAValue, right: int) -> SSAValue:
         return builder.value(f"arith.{name}", [left, builder.constant(right)], left.type)
 
-    if placement.stride != placement.group * size:
+    if placement.group == 1 and placement.stride != size:
+        index = number("muli", index, placement.stride // size)
+    elif placement.stride != placement.group * size:
         within = number("remsi", index, placement.group)
         group = number("divsi", index, placement.group)
         index = number("muli", group, placement.stride // size)
