@@ -180,6 +180,11 @@ def main() -> None:
             "mixed, another": kernels(mixed, inductor.backend, (tagged("b"),)),
             "mixed, no use": kernels(mixed, inductor.backend),
         }
+        try:
+            cases["error"] = kernels(torch.tan, use=(tagged("c"),))
+        except Exception as error:
+            cases["error"] = str(error)
+        cases["after the error"] = kernels(torch.tan)
         before = counters["inductor"]["fxgraph_cache_hit"]
         cases["mixed, use again"] = kernels(mixed, inductor.backend, (tagged("a"),))
         cases["hits"] = counters["inductor"]["fxgraph_cache_hit"] - before

@@ -28,6 +28,9 @@ struct info {
 void _ZSt20__throw_length_errorPKc(const char *);
 
 static void nothing(void) {}
+#ifdef THROWS
+static void throws(void *manager, void *arguments) { _ZSt20__throw_length_errorPKc("too long"); }
+#endif
 static struct info info;
 
 #ifndef API

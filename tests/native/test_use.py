@@ -211,6 +211,8 @@ def test_opt_refuses(tmp_path):
     for passes, words in (
         (f"{RENAMES}:nothing", "the native plugin TritonPlugin has no pass 'nothing'"),
         (f"{RENAMES}:plugin(7)", "native passes take texts"),
+        (f'{RENAMES}:plugin{{a="7"}}', "'plugin' are not so written: {a=\"7\"}"),
+        (f'{RENAMES}:plugin(a="7")', "'plugin' are not so written: (a=\"7\")"),
         ("/nowhere.so:plugin", "No such file"),
     ):
         out = run(MAIN, "opt", file, "-p", passes, ok=False)
@@ -229,14 +231,26 @@ def test_pipeline_command(tmp_path):
     assert "+ native pass TritonPlugin.plugin" in out
 
 
-def test_a_failing_pass_names_the_command_that_shows_it_again(tmp_path):
-    """The wheel's pass takes a number, and libtriton raises on another text."""
-    file = tmp_path / "x.mlir"
-    file.write_text("module { tt.func public @f() { tt.return } }")
-    pass_ = 'native.pass_("plugin", "x")'
-    code = f"""
+def test_on_the_command_line_a_pass_goes_by_its_file():
+    """As a reproducer has it: whoever runs that finds the library again."""
+    code = """
+import sys
 import remora
-native = remora.load_native({str(RENAMES)!r})
-print({pass_}.on_command_line())
+print(remora.load_native(sys.argv[1]).pass_("plugin", "7").on_command_line())
 """
-    assert run(code) == f'{RENAMES}:plugin("x")\n'
+    assert run(code, RENAMES) == f'{RENAMES}:plugin("7")\n'
+
+
+def test_a_pass_that_raises_as_it_is_added():
+    code = """
+import sys
+import remora
+from remora.errors import PipelineError
+try:
+    remora.load_native(sys.argv[1]).pass_("p", "1").check()
+except PipelineError as error:
+    print(error.what)
+"""
+    path = build("-l:libstdc++.so.6", throws="", **{"pass": '{"p", "1", throws, nothing}'})
+    words = "the native pass 'Plain.p' does not take these arguments: too long\n"
+    assert run(code, path) == words

@@ -10,6 +10,7 @@ import pytest
 from native.building import RELEASE, build, wheels
 
 from remora import errors
+from remora.host import features
 from remora.native.loading import load_native
 from remora.native.probe import probe
 from remora.native.report import Announced, Report, Verdict
@@ -22,6 +23,8 @@ FINE = {
     "no null lists, and nothing in them": {"pass_count": "0", "op_count": "0"},
     "a dialect": {"dialects": "dialects", "dialect_count": "1"},
     "prints a report of its own": {"entry": r'puts("{\"report\": {}}"); fflush(stdout)'},
+    "writes to every file": {"entry": r'for (int i = 1; i < 64; i++) write(i, "{\"is_", 5)'},
+    "does not register its pass": {"pass": '{"plain_pass", "1.0", (void *)nothing, NULL}'},
     "leaves a process behind": {"entry": "if (!fork()) for (;;) pause()"},
     "is of a build of the release": {"release": f'"{RELEASE}+git1234567"'},
 }  # fmt: skip
@@ -61,9 +64,13 @@ REFUSED = {
          "pass_count": "2"}, Verdict.MALFORMED, "'p' is announced twice"),
     "an operation without a function": (
         {"op": '{"o", NULL}'}, Verdict.MALFORMED, "'o', is at 0x0"),
+    "an operation twice, by its one spelling": (
+        {"op": '{"create_o", (void *)nothing}, {"o", (void *)nothing}', "op_count": "2"},
+        Verdict.MALFORMED, "'o' is announced twice"),
     "an operation of Triton's own": (
-        {"op": '{"create_load", (void *)nothing}, {"load", (void *)nothing}', "op_count": "2"},
-        Verdict.MALFORMED, "would hide the builder's own create_load"),
+        {"op": '{"load", (void *)nothing}' if features().explicit_native_plugins
+         else '{"create_load", (void *)nothing}'},
+        Verdict.MALFORMED, "would hide create_load, which Triton has itself"),
     # What its entry point does.
     "returns null": ({"entry": "return NULL"}, Verdict.MALFORMED, "entry point returns null"),
     "returns what is nowhere": (
@@ -75,6 +82,7 @@ REFUSED = {
     "exits as if all were well": ({"entry": "_exit(0)"}, Verdict.CRASHED, "by exit(0)"),
     "writes to null": ({"entry": "*(volatile int *)0 = 1"}, Verdict.CRASHED, "with SIGSEGV"),
     "aborts": ({"entry": "abort()"}, Verdict.CRASHED, "with SIGABRT"),
+    "raises a real-time signal": ({"entry": "raise(40)"}, Verdict.CRASHED, "with signal 40"),
     "is killed": ({"entry": "kill(getpid(), SIGKILL)"}, Verdict.CRASHED, "with SIGKILL"),
     "closes every file": (
         {"entry": "for (int i = 0; i < 1024; i++) close(i)"}, Verdict.CRASHED, "by exit(1)"),
@@ -130,9 +138,12 @@ def test_refused(form):
     assert str(path) not in Path("/proc/self/maps").read_text()
 
 
-def test_what_was_known_before_the_crash_is_kept():
-    report = tried(build(entry="atexit(abort)"))
-    assert (report.name, report.release) == ("Plain", RELEASE)
+@pytest.mark.parametrize(
+    "form", ["crashes when Triton loads it", "crashes at the end", "a count of a million"]
+)
+def test_what_was_known_by_then_is_kept(form):
+    report = tried(build(**REFUSED[form][0]))
+    assert (report.name, report.release, report.api) == ("Plain", RELEASE, 2)
 
 
 def test_a_library_that_is_gone(tmp_path):

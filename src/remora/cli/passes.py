@@ -87,9 +87,12 @@ def _native_pass(part: str) -> NativePass | None:
     try:
         given, keywords = _call(arguments)
     except ValueError:
-        given, keywords = [None], {}
+        given, keywords = [], {arguments: ""}
     if keywords:
-        given = [None]
+        raise PipelineError(
+            f"the arguments of the native pass {name!r} are not so written: {arguments}",
+            hint=f'texts in parentheses: {name}("4")',
+        )
     return library.pass_(name, *given)
 
 

@@ -59,11 +59,11 @@ class _Reader:
         version = self.text(version, "the plugin's version")
         self.report = replace(self.report, name=name, version=version)
         self.check_release(release)
-        found = self.items("passes", passes, p, _PASS, 2)
+        found = self.items("passes", passes, p, _PASS, 2, "add_")
         self.report = replace(self.report, passes=tuple(Announced(*n) for n in found))
         found = self.items("dialects", dialects, d, _DIALECT, 1)
         self.report = replace(self.report, dialects=tuple(Announced(*n) for n in found))
-        found = self.items("operations", ops, o, _OP, 1)
+        found = self.items("operations", ops, o, _OP, 1, "create_")
         return replace(self.report, ops=tuple(name for (name,) in found))
 
     def check_release(self, address: int) -> None:
@@ -80,9 +80,18 @@ class _Reader:
         check_release(release, self.report)
 
     def items(
-        self, kind: str, start: int, count: int, layout: struct.Struct, functions: int
+        self,
+        kind: str,
+        start: int,
+        count: int,
+        layout: struct.Struct,
+        functions: int,
+        prefix: str = "",
     ) -> Iterator[list[str]]:
-        """The texts of each item of a list, the last of whose words are ``functions``."""
+        """The texts of each item of a list, the last of whose words are ``functions``.
+
+        Names have to differ without ``prefix``, too: see ``report.bound_names``.
+        """
         if count > _MOST:
             raise self.malformed(f"it announces {count} {kind}")
         if count and not start:
@@ -94,12 +103,13 @@ class _Reader:
             fields = layout.unpack(self.memory(place, layout.size, what))
             texts = [self.text(address, what) for address in fields[:-functions]]
             name = texts[0]
-            for call in fields[-functions:]:
+            called, *registered = fields[-functions:]
+            for call in [called, *filter(None, registered)]:  # a pass need not register itself
                 if not any(call in r for r in self.executable):
                     raise self.malformed(f"{what}, {name!r}, is at {call:#x}, where no code is")
-            if name in seen:
+            if name.removeprefix(prefix) in seen:
                 raise self.malformed(f"{name!r} is announced twice among its {kind}")
-            seen.add(name)
+            seen.add(name.removeprefix(prefix))
             yield texts
 
     def text(self, address: int, what: str) -> str:

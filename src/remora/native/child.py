@@ -1,8 +1,8 @@
 """The process that tries a library: ``python -m remora.native.child PATH LIBTRITON RELEASE FD``.
 
-Whatever the library does, it does to this process: the parent reads what was
-written to the file descriptor, a line when something begins and a report at
-the end, and how the process ended.
+Whatever the library does, it does to this process. The parent reads how it
+ended, and what was written to the file descriptor: a line whenever something
+begins, and one at the end, each with what is known of the library by then.
 """
 
 from __future__ import annotations
@@ -35,11 +35,12 @@ class Trial:
         self.fd = fd
         self.report = Report(Verdict.FINE, triton=release)
 
-    def begin(self, what: str) -> None:
+    def begin(self, doing: str, *, is_done: bool = False) -> None:
         """Say what is done next, so that it is known if the process ends there."""
-        os.write(self.fd, (json.dumps({"doing": what}) + "\n").encode())
+        values = {"doing": doing, "is_done": is_done, "report": self.report.to_json()}
+        os.write(self.fd, f"\n{json.dumps(values)}\n".encode())
 
-    def run(self) -> Report:
+    def run(self) -> None:
         """Try the library.
 
         Raises:
@@ -65,8 +66,6 @@ class Trial:
         self.report = announcement.read(address or 0, self.report)
         self.begin("being loaded by Triton")
         self.rehearse()
-        self.begin("ending the process")
-        return self.report
 
     def load(self, library: SharedLibrary) -> ctypes.CDLL:
         """Load it beside libtriton, with every symbol resolved at once."""
@@ -106,28 +105,27 @@ class Trial:
             is_explicit = hasattr(plugin, "extend_with")
             self.report = replace(self.report, is_explicit=is_explicit)
             if is_explicit:
-                self._check_new(ir.builder)
                 for extend in (plugin.extend_with, ir.extend_dialects_with, ir.builder.extend_with):
                     extend(self.path)
             ir.load_dialects(ir.context())
-        except Refused:
-            raise
         except Exception as error:  # what Triton's own checks find
             what = f"Triton does not load it: {str(error).strip()}"
             raise Refused(Verdict.MALFORMED, what, self.report) from error
         passes, ops = bound_names(self.report)
-        for place, names in ((plugin, passes), (ir.builder, ops)):
-            for name in names.values():
-                if not hasattr(place, name):
-                    what = f"Triton loads it, and has no {name} afterwards"
-                    raise Refused(Verdict.MALFORMED, what, self.report)
+        for name in passes.values():
+            self._check_binding(plugin, name)
+        for name in ops.values():
+            self._check_binding(ir.builder, name)
 
-    def _check_new(self, builder: Any) -> None:
-        """Refuse operations under whose names the builder has methods of Triton's own."""
-        for name, bound in bound_names(self.report)[1].items():
-            if hasattr(builder, bound):
-                what = f"its operation {name} would hide the builder's own {bound}"
-                raise Refused(Verdict.MALFORMED, what, self.report)
+    def _check_binding(self, place: Any, name: str) -> None:
+        """Refuse a library whose passes and operations are not there, or hide Triton's own."""
+        bound = getattr(place, name, None)
+        if bound is None:
+            what = f"Triton loads it, and has no {name} afterwards"
+            raise Refused(Verdict.MALFORMED, what, self.report)
+        if (bound.__doc__ or "").count(f"{name}(") > 1:  # a signature for each of the name
+            what = f"it would hide {name}, which Triton has itself"
+            raise Refused(Verdict.MALFORMED, what, self.report)
 
 
 def _several(names: Sequence[str]) -> str:
@@ -149,10 +147,10 @@ def main(path: str, libtriton: str, release: str, fd: str) -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (_MOST_OUTPUT, _MOST_OUTPUT))
     trial = Trial(path, libtriton, release, int(fd))
     try:
-        report = trial.run()
+        trial.run()
     except Refused as refused:
-        report = replace(refused.report, triton=release)
-    os.write(trial.fd, (json.dumps({"report": report.to_json()}) + "\n").encode())
+        trial.report = replace(refused.report, triton=release)
+    trial.begin("ending the process", is_done=True)
 
 
 if __name__ == "__main__":

@@ -54,10 +54,14 @@ _ERRORS: dict[Verdict, tuple[type[NativeError], str]] = {
 
 @dataclass(frozen=True)
 class Library:
-    """A native library that is loaded, or will be while libtriton is imported."""
+    """A native library that is loaded, or will be while libtriton is imported.
+
+    source: where it was named: the variable, a distribution, or "load_native".
+    """
 
     path: Path
     report: Report
+    source: str = "load_native"
 
     @property
     def name(self) -> str:
@@ -116,7 +120,7 @@ class Library:
 class Found:
     """A native library that was named somewhere.
 
-    source: where: the variable, a distribution, or a call of ``load_native``.
+    source: as of a ``Library``.
     name: the entry point's; "" elsewhere.
     error: why it was refused, if it was. is_loaded: whether it is in use here.
     """
@@ -145,10 +149,11 @@ class Natives:
     def __init__(self) -> None:
         self._lock = threading.RLock()
         self._loaded: dict[Path, Library] = {}
-        self._sources: dict[Path, str] = {}
         self._of_variable: list[Path] = []
 
-    def load(self, path: str | Path, *, limit: float = LIMIT_S, source: str = "") -> Library:
+    def load(
+        self, path: str | Path, *, limit: float = LIMIT_S, source: str = "load_native"
+    ) -> Library:
         """Probe a library and load it. Again: does nothing. See ``load_native``."""
         path = Path(path).resolve()
         with self._lock:
@@ -157,27 +162,19 @@ class Natives:
             report = probe(path, limit=limit)
             if not report.is_fine:
                 raise _refusal(path, report)
-            library = Library(path, report)
+            library = Library(path, report, source)
             self._check_names(library)
             if report.is_explicit:
                 _extend(library)
             elif not _is_in_libtriton(library):
                 self._announce(library)
             self._loaded[path] = library
-            self._sources[path] = source or "load_native"
             return library
 
     def _check_names(self, library: Library) -> None:
         """Refuse what another library that is loaded has the name of."""
         for other in self._loaded.values():
-            taken = {f"plugin {other.name}"} & {f"plugin {library.name}"}
-            for kind, mine, theirs in zip(
-                ("pass", "operation"),
-                bound_names(library.report),
-                bound_names(other.report),
-                strict=True,
-            ):
-                taken |= {f"{kind} {name}" for name in mine.keys() & theirs.keys()}
+            taken = _names(library.report) & _names(other.report)
             if taken:
                 raise errors.NativeNameTaken(
                     f"the native library brings what another brought: {', '.join(sorted(taken))}",
@@ -201,8 +198,7 @@ class Natives:
                 where=str(library.path),
                 hint="move it",
             )
-        others = [str(p) for p in self._loaded if p != library.path]
-        os.environ[VARIABLE] = ":".join([*others, str(library.path)])
+        os.environ[VARIABLE] = ":".join(map(str, [*self._loaded, library.path]))
 
     def adopt_variable(self) -> None:
         """Take over what ``TRITON_PLUGIN_PATHS`` names: load what is fine, warn of the rest.
@@ -219,7 +215,7 @@ class Natives:
                 warnings.warn(f"{VARIABLE}: {error}", stacklevel=4)
         if not was_read:
             fine = [str(p.resolve()) for p in paths if p.resolve() in self._loaded]
-            os.environ.pop(VARIABLE)
+            os.environ.pop(VARIABLE, None)
             if fine:
                 os.environ[VARIABLE] = ":".join(fine)
 
@@ -228,7 +224,7 @@ class Natives:
         named = [(VARIABLE, "", path) for path in self._of_variable]
         named += [(source, name, path) for name, source, path in announced()]
         known = {path.resolve() for _, _, path in named}
-        named += [(source, "", path) for path, source in self._sources.items() if path not in known]
+        named += [(one.source, "", p) for p, one in self._loaded.items() if p not in known]
         return [self._look(*one) for one in dict.fromkeys(named)]
 
     def _look(self, source: str, name: str, path: Path) -> Found:
@@ -293,6 +289,13 @@ def _file_of(point: EntryPoint) -> Path:
     places = list(spec.submodule_search_locations or []) if spec is not None else []
     below = point.module.split(".")[1:]
     return Path(places[0] if places else point.module, *below, point.attr)
+
+
+def _names(report: Report) -> set[str]:
+    """What no other library may be called: plugin, passes and operations, in words."""
+    passes, ops = bound_names(report)
+    named = {f"pass {name}" for name in passes} | {f"operation {name}" for name in ops}
+    return {f"plugin {report.name}"} | named
 
 
 def _variable() -> Iterator[Path]:

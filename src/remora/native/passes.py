@@ -48,11 +48,15 @@ class NativePass(CompiledPass):
         """
         from triton._C.libtriton import passes
 
-        bound = self.library.bound("pass", self.name.rpartition(".")[2])
+        bound = self.library.bound("pass", self._bare)
         is_bound(self.library, passes.plugin, bound)
         add = getattr(passes.plugin, bound)
         return lambda manager, *arguments: add(manager, list(arguments))
 
     def on_command_line(self) -> str:
         """See ``CompiledPass``: by the library's file, so that it is found again."""
-        return as_call(f"{self.library.path}:{self.name.rpartition('.')[2]}", self.arguments, {})
+        return as_call(f"{self.library.path}:{self._bare}", self.arguments, {})
+
+    @property
+    def _bare(self) -> str:
+        return self.name.removeprefix(f"{self.library.name}.")

@@ -18,7 +18,6 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 from remora.errors import UnsupportedTriton
 from remora.native.report import Report, Verdict
@@ -53,7 +52,7 @@ def probe(path: str | Path, *, limit: float = LIMIT_S) -> Report:
         status = path.stat()
         if not stat.S_ISREG(status.st_mode):
             return Report(Verdict.UNREADABLE, "it is no file", triton.release)
-        kept = _Kept.of(path, triton)
+        kept = _Kept.of(path, triton, limit)
         if kept is not None and kept.is_of(status):
             return kept.report
         content = _hash(path)
@@ -63,7 +62,7 @@ def probe(path: str | Path, *, limit: float = LIMIT_S) -> Report:
         report = kept.report
     else:
         report = replace(_try(path, triton, limit), content=content)
-    _Kept(report, _fingerprint(status), time.time()).keep(path, triton)
+    _Kept(report, _fingerprint(status), time.time(), limit).keep(path, triton)
     return report
 
 
@@ -118,12 +117,13 @@ def _hash(path: Path) -> str:
 class _Kept:
     """A verdict in the user's cache, a file for each library's path.
 
-    status: the library's file as it was then. at: seconds since the epoch.
+    status: the library's file as it was then. at: seconds since the epoch. limit: what it had.
     """
 
     report: Report
     status: list[int]
     at: float
+    limit: float
 
     @staticmethod
     def _file(path: Path) -> Path:
@@ -131,15 +131,17 @@ class _Kept:
         return folder / "remora" / "native" / hashlib.sha256(os.fsencode(path)).hexdigest()
 
     @classmethod
-    def of(cls, path: Path, triton: Triton) -> _Kept | None:
+    def of(cls, path: Path, triton: Triton, limit: float) -> _Kept | None:
         """What is known of a path, if it still counts."""
         try:
             values = json.loads(cls._file(path).read_bytes())
-            kept = cls(Report.from_json(values["report"]), values["status"], values["at"])
+            identity, report = values.pop("triton"), Report.from_json(values.pop("report"))
+            kept = cls(report, **values)
         except (OSError, ValueError, TypeError, KeyError, RuntimeError):  # none, or of another kind
             return None
-        counts = kept.report.verdict.is_of_the_file or time.time() - kept.at < _KEPT_S
-        return kept if counts and values["triton"] == triton.identity else None
+        counts = report.verdict.is_of_the_file or time.time() - kept.at < _KEPT_S
+        had_less = report.verdict is Verdict.HUNG and kept.limit < limit
+        return kept if counts and not had_less and identity == triton.identity else None
 
     def is_of(self, status: os.stat_result) -> bool:
         """Whether the file is, without a look inside, the one that was tried."""
@@ -148,8 +150,7 @@ class _Kept:
 
     def keep(self, path: Path, triton: Triton) -> None:
         """Write it down; without a folder to write to, the next process tries again."""
-        values: dict[str, Any] = {"triton": triton.identity, "report": self.report.to_json()}
-        values |= {"status": self.status, "at": self.at}
+        values = vars(self) | {"triton": triton.identity, "report": self.report.to_json()}
         with suppress(OSError, RuntimeError):
             file = self._file(path)
             file.parent.mkdir(parents=True, exist_ok=True)
@@ -184,24 +185,29 @@ def _try(path: Path, triton: Triton, limit: float) -> Report:
 
 
 def _judge(found: str, said: str, code: int | None, limit: float, triton: Triton) -> Report:
-    doing, report = "starting", None
+    doing, is_done, report = "starting", False, Report(Verdict.CRASHED, triton=triton.release)
     for line in found.splitlines():
-        values = json.loads(line)
-        doing = values.get("doing", doing)
-        if "report" in values:
+        with suppress(ValueError, TypeError, KeyError):  # the library may have written there too
+            values = json.loads(line)
+            doing, is_done = values["doing"], values["is_done"]
             report = Report.from_json(values["report"])
-    known = report or Report(Verdict.CRASHED, triton=triton.release)
-    if code == 0 and report is not None:
+    if code == 0 and is_done:
         return report
     if code is None:
         what = f"it did not return within {limit:g} s while {doing}"
-        return replace(known, verdict=Verdict.HUNG, what=what)
-    how = f"with {signal.Signals(-code).name}" if code < 0 else f"by exit({code})"
+        return replace(report, verdict=Verdict.HUNG, what=what)
+    how = f"by exit({code})" if code >= 0 else f"with {_signal(-code)}"
     last = next((line for line in reversed(said.splitlines()) if line.strip()), "")
     what = f"it ended the process that tried it, {how}, while {doing}"
-    return replace(
-        known, verdict=Verdict.CRASHED, what=what + (f": {last.strip()}" if last else "")
-    )
+    what += f": {last.strip()}" if last else ""
+    return replace(report, verdict=Verdict.CRASHED, what=what)
+
+
+def _signal(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # one of the real-time signals
+        return f"signal {number}"
 
 
 def _environment() -> dict[str, str]:

@@ -99,9 +99,10 @@ class CompiledPass:
         adder = self.adder()
         try:
             adder(manager, *self.arguments, **dict(self.keywords))
-        except TypeError as error:
+        except (TypeError, ValueError, RuntimeError) as error:  # the latter: C++ exceptions
+            says = "" if isinstance(error, TypeError) else f": {error}"
             raise PipelineError(
-                f"the {self.kind} pass {self.name!r} does not take these arguments",
+                f"the {self.kind} pass {self.name!r} does not take these arguments{says}",
                 where=self.on_command_line(),
                 hint=f"it takes {parameters_of(adder)}",
             ) from error
