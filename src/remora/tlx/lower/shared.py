@@ -68,8 +68,8 @@ def lower_view(op: CustomOp, builder: Builder, lowering: Lowering) -> SSAValue:
 def _check_whole(op: CustomOp, source: MemDesc) -> None:
     layout = source.layout
     plain = (
-        isinstance(layout, SwizzledShared) and layout.max_phase == 1
-        or isinstance(layout, NvmmaShared) and not layout.swizzling
+        (isinstance(layout, SwizzledShared) and layout.max_phase == 1)
+        or (isinstance(layout, NvmmaShared) and not layout.swizzling)
     )  # fmt: skip
     if source.allocated not in (None, source.shape) or not plain:
         raise WrongType(
