@@ -108,9 +108,9 @@ TUTORIALS: dict[str, list[Case]] = {
     "hopper_gemm_ws": [product("matmul")],
     "hopper-persistent-gemm-ws-cooperative": [product("matmul_tlx_ws_persistent")],
     "hopper-persistent-gemm-ws-pingpong": [product("matmul_tlx_ws_persistent")],
-    "hopper_fa_ws": [attention(64), attention(128)],
-    "hopper_fa_ws_pipelined": [attention(64), attention(128)],
-    "hopper_fa_ws_pipelined_pingpong": [attention(64), attention(128)],
+    "hopper_fa_ws": [attention(128)],
+    "hopper_fa_ws_pipelined": [attention(128)],
+    "hopper_fa_ws_pipelined_pingpong": [attention(128)],
     "hopper_fa_ws_pipelined_pingpong_persistent": [attention(64), attention(128)],
 }
 

@@ -97,7 +97,7 @@ pipeline = (
 # Where stock Triton has given all descriptors their layouts.
 fit = PassRef(
     "remora.tlx.lower.boxes:FitDescriptors",
-    trigger="unrealized_conversion_cast",
+    trigger="remora:tlx.async_descriptor_",
     also=("remora.tlx",),
 )
 

@@ -20,8 +20,9 @@ import remora
 import remora.tlx as tlx
 from remora import errors
 from remora.ir.build import Builder, inherent, op_name
-from remora.tlx.lower.clusters import Pieces, byte_offsets, contiguous, coordinates_of
+from remora.tlx.lower.clusters import Pieces
 from remora.tlx.lower.layouts import LinearShared, NvmmaShared, SharedLayout, SwizzledShared
+from remora.tlx.lower.offsets import byte_offsets, contiguous, coordinates_of
 
 # --- where an element lies: Triton's own linear layouts are the oracle ---------------------------
 
@@ -93,12 +94,18 @@ LAYOUTS: list[tuple[SharedLayout, tuple[int, ...], int]] = [
     (SwizzledShared.plain((2, 1, 0)), (2, 4, 8), 32),
     (SwizzledShared.plain((1, 2, 0)), (4, 2, 8), 8),
     (SwizzledShared(8, 2, 4, (1, 0)), (32, 32), 16),
+    (SwizzledShared(4, 1, 4, (2, 1, 0)), (2, 2, 16), 32),
     (SwizzledShared(8, 1, 8, (0, 1)), (64, 16), 16),
     (SwizzledShared(4, 1, 8, (1, 0)), (16, 64), 32),
     (LinearShared(((0, 1), (0, 2), (0, 4), (1, 1), (2, 2), (0, 8), (4, 4))), (8, 16), 16),
     (LinearShared(((1, 0), (0, 1), (2, 1), (0, 2), (4, 3))), (8, 4), 32),
     (LinearShared(((0, 1), (0, 2), (0, 4), (1, 0), (2, 0), (4, 0)), ((8, 4),)), (8, 8), 32),
     (LinearShared(((0, 1), (0, 2), (0, 4), (1, 0), (2, 0)), ((8, 8), (16, 8))), (4, 8), 16),
+    (NvmmaShared(128, False, 16, 3), (2, 8, 128), 16),
+    (NvmmaShared(32, False, 32, 3), (4, 4, 16), 32),
+    (NvmmaShared(0, False, 8, 3), (2, 2, 16), 8),
+    (NvmmaShared(0, False, 16, 1), (64,), 16),
+    (NvmmaShared(64, False, 8, 4), (2, 2, 8, 64), 8),
     *(
         (NvmmaShared(swizzling, transposed, bits), shape, bits)
         for swizzling in (0, 32, 64, 128)
@@ -224,6 +231,140 @@ def test_nothing_for_a_kernel_that_stays_at_home() -> None:
     assert "barrier.cluster" not in ptx
 
 
+# --- barriers of other CTAs ----------------------------------------------------------------------
+
+
+@triton.jit
+def signal(x, y, B: tl.constexpr, WARP: tl.constexpr, COUNT: tl.constexpr, HOW: tl.constexpr):
+    other = tlx.cluster_cta_rank() ^ 1
+    full = tlx.alloc_barriers(1)
+    if WARP:
+        bars = tlx.alloc_warp_barrier(2, 4, COUNT)
+    else:
+        bars = tlx.alloc_barriers(2, COUNT)
+    buffer = tlx.local_view(tlx.local_alloc((B,), tlx.dtype_of(x), 1), 0)
+    at = tl.program_id(0) * B + tl.arange(0, B)
+    tlx.barrier_expect_bytes(full[0], B * tlx.dtype_of(x).primitive_bitwidth // 8)
+    tlx.async_remote_shmem_store(buffer, tl.load(x + at), other, full[0])
+    tlx.barrier_wait(full[0], 0)
+    if HOW == "view":
+        tlx.barrier_arrive(tlx.remote_view(bars[1], other), COUNT if not WARP else 1)
+    elif HOW == "own":
+        tlx.barrier_arrive(bars[1], COUNT if not WARP else 1)
+    else:
+        tlx.barrier_arrive(bars[1], COUNT if not WARP else 1, remote_cta_rank=other)
+    tlx.barrier_wait(bars[1], 0)
+    tl.store(y + at, tlx.local_load(buffer))
+
+
+def signalled(block: int = 256, dtype: str = "fp32", **given: Any) -> str:
+    with remora.use(tlx.in_clusters((2, 1, 1))):
+        arguments = {"WARP": False, "COUNT": 1, "HOW": "rank", **given}
+        pointers = {"x": f"*{dtype}", "y": f"*{dtype}"}
+        ptx: str = build(signal, "cuda:90", B=block, **pointers, **arguments).asm["ptx"]
+    return ptx
+
+
+def test_an_arrival_at_another_ctas_barrier() -> None:
+    """One thread, after all of the program; initialised barriers are shown to the cluster."""
+    ptx = signalled(COUNT=3)
+    arrive = r"@%first mbarrier\.arrive\.release\.cluster\.shared::cluster\.b64 _, \[%r\d+\], 3;"
+    assert len(re.findall(arrive, ptx)) == 1
+    assert re.search(r"bar\.sync\s+0;(?:(?!bar\.sync).)*" + arrive, ptx, re.DOTALL)
+    order = [ptx.rindex("mbarrier.init"), ptx.index("fence.mbarrier_init.release.cluster"),
+             ptx.index("barrier.cluster.arrive.aligned"), ptx.index("mapa.")]  # fmt: skip
+    assert order == sorted(order)
+    assert signalled(COUNT=3, HOW="view").count("@%first mbarrier.arrive") == 1
+
+
+def test_every_thread_arrives_at_a_warp_barrier() -> None:
+    ptx = signalled(WARP=True)
+    found = re.findall(r"(\S+) mbarrier\.arrive\.release\.cluster\S+ _, \[%r\d+\], 1;", ptx)
+    assert not any(guard.startswith("@") for guard in found)
+    assert "mbarrier.arrive.release.cluster.shared::cluster.b64" in ptx
+
+
+@pytest.mark.parametrize(("dtype", "block", "store", "guarded"), [
+    ("fp32", 256, "v4.b32", True), ("fp32", 512, "v4.b32", False), ("fp32", 4, "v4.b32", True),
+    ("fp16", 2, "b32", True),
+    ("fp16", 1024, "v4.b32", False), ("i8", 64, "v4.b32", True), ("fp64", 256, "v2.b64", False),
+    ("fp64", 1, "b64", True),
+])  # fmt: skip
+def test_asynchronous_stores(dtype: str, block: int, store: str, guarded: bool) -> None:
+    """Each element once: threads with copies do not store."""
+    found = re.findall(
+        r"(@%p\d+ )?st\.async\.weak\.shared::cluster\.mbarrier::complete_tx::bytes\.(\S+)",
+        signalled(block, dtype, HOW="own"),
+    )
+    assert found
+    assert {(bool(guard), kind) for guard, kind in found} == {(guarded, store)}
+
+
+@triton.jit
+def tasks(x, y, n, B: tl.constexpr, MEET: tl.constexpr):
+    other = tlx.cluster_cta_rank() ^ 1
+    full = tlx.alloc_barriers(2, 1)
+    empty = tlx.alloc_barriers(2, 1)
+    buffers = tlx.local_alloc((B,), tlx.dtype_of(x), 2)
+    if MEET:
+        tlx.cluster_barrier()  # meet
+    with tlx.async_tasks():
+        with tlx.async_task("default"):
+            for i in range(n):
+                tlx.barrier_wait(full[i % 2], (i // 2) & 1)
+                value = tlx.local_load(buffers[i % 2])
+                tlx.barrier_arrive(empty[i % 2], 1, other)
+                tl.store(y + (tl.program_id(0) * n + i) * B + tl.arange(0, B), value)
+        with tlx.async_task(num_warps=2):
+            for i in range(n):
+                tlx.barrier_wait(empty[i % 2], ((i // 2) & 1) ^ 1)
+                value = tl.load(x + (tl.program_id(0) * n + i) * B + tl.arange(0, B))
+                tlx.remote_shmem_store(buffers[i % 2], value, other)
+                tlx.barrier_arrive(full[i % 2], 1, other)
+
+
+def test_tasks_meet_too() -> None:
+    """Warps of tasks meet those of the program, which come after initialising barriers."""
+    with remora.use(tlx.in_clusters((2, 1, 1))):
+        ptx = build(tasks, "cuda:90", x="*fp32", y="*fp32", n="i32", B=256, MEET=False).asm["ptx"]
+    assert re.search(r"setp\.ge\.u32 %task, %thread, 128;", ptx)
+    places = [ptx.index(text) for text in (
+        "@%task barrier.cluster.arrive.relaxed;", "@%task barrier.cluster.wait;",
+        "mbarrier.init", "fence.mbarrier_init.release.cluster;",
+        "barrier.cluster.arrive.aligned;", "barrier.cluster.wait.aligned;",
+    )]  # fmt: skip
+    assert places == sorted(places)
+    ends = re.findall(r"\S*\s+\S*\s+ret;", ptx)
+    assert len(ends) == len(re.findall(r"barrier\.cluster\.wait;\s+ret;", ptx)) > 0
+    assert set(re.findall(r"st\.shared::cluster\.(\S+)", ptx)) == {"v4.b32"}
+
+
+def test_a_cluster_barrier_and_tasks() -> None:
+    with pytest.raises(Exception) as caught:  # noqa: PT011
+        build(tasks, "cuda:90", x="*fp32", y="*fp32", n="i32", B=256, MEET=True)
+    error = errors.UnsupportedByTarget.of(caught.value)
+    assert error is not None
+    assert error.where.startswith(line_of(tasks, "# meet"))
+
+
+def test_memory_that_others_reach_is_not_used_again() -> None:
+    @triton.jit
+    def kernel(x, y, B: tl.constexpr):
+        buffer = tlx.local_view(tlx.local_alloc((B, B), tl.float32, 1), 0)
+        at = tl.arange(0, B)[:, None] * B + tl.arange(0, B)[None, :]
+        tlx.remote_shmem_store(buffer, tl.load(x + at), 0)
+        tlx.cluster_barrier()
+        value = tlx.local_load(buffer)
+        # Of other layouts: the conversion takes shared memory.
+        tl.store(y + at, tl.trans(value) + tl.load(y + tl.trans(at)))
+
+    compiled = build(kernel, "cuda:90", x="*fp32", y="*fp32", B=64)
+    ttgir = compiled.asm["ttgir"]
+    assert ttgir.count("ttg.local_dealloc") == 1
+    assert ttgir.index("ttg.local_dealloc") > ttgir.rindex("tt.store")
+    assert compiled.metadata.shared > 64 * 64 * 4
+
+
 # --- bad input -----------------------------------------------------------------------------------
 
 
@@ -248,6 +389,28 @@ def wrong(x, B: tl.constexpr, WHAT: tl.constexpr):
         tlx.remote_shmem_store(buffer, value.to(tl.int8), 1)  # dtype
     if WHAT == "shape":
         tlx.remote_shmem_store(buffer, tl.load(x + tl.arange(0, 2 * B)), 1)  # shape
+    bars = tlx.alloc_barriers(2, 1)
+    if WHAT == "no barrier":
+        tlx.async_remote_shmem_store(buffer, value, 1)  # no barrier
+    if WHAT == "several barriers":
+        tlx.async_remote_shmem_store(buffer, value, 1, bars)  # several barriers
+    if WHAT == "a buffer as barrier":
+        tlx.async_remote_shmem_store(buffer, value, 1, buffer)  # a buffer as barrier
+    if WHAT == "too narrow":
+        tiny = tlx.local_view(tlx.local_alloc((1,), tlx.dtype_of(x), 1), 0)
+        tlx.async_remote_shmem_store(tiny, tl.load(x + tl.arange(0, 1)), 1, bars[0])  # too narrow
+    if WHAT == "view of a buffer":
+        tlx.remote_view(buffer, 1)  # view of a buffer
+    if WHAT == "view of barriers":
+        tlx.remote_view(bars, 1)  # view of barriers
+    if WHAT == "view without a rank":
+        tlx.remote_view(bars[0])  # view without a rank
+    if WHAT == "remote wait":
+        tlx.barrier_wait(tlx.remote_view(bars[0], 1), 0)  # remote wait
+    if WHAT == "twice remote":
+        tlx.barrier_arrive(tlx.remote_view(bars[0], 1), 1, 1)  # twice remote
+    if WHAT == "arrive at rank":
+        tlx.barrier_arrive(bars[0], 1, 9)  # arrive at rank
     if WHAT == "fine":
         tlx.remote_shmem_store(buffer, value, 1)
 
@@ -257,6 +420,11 @@ def wrong(x, B: tl.constexpr, WHAT: tl.constexpr):
     ("float rank", errors.WrongType), ("tensor rank", errors.WrongType),
     ("no rank", errors.WrongType), ("several buffers", errors.WrongType),
     ("dtype", errors.WrongDtype), ("shape", errors.WrongShape),
+    ("no barrier", errors.WrongType), ("several barriers", errors.WrongType),
+    ("a buffer as barrier", errors.WrongType), ("too narrow", errors.WrongShape),
+    ("view of a buffer", errors.WrongType), ("view of barriers", errors.WrongType),
+    ("view without a rank", errors.WrongType), ("remote wait", errors.WrongType),
+    ("twice remote", errors.WrongType), ("arrive at rank", errors.WrongShape),
 ])  # fmt: skip
 def test_refused(what: str, kind: type[errors.RemoraError]) -> None:
     with pytest.raises(Exception) as caught:  # noqa: PT011  Triton wraps what it meets

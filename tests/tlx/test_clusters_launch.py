@@ -110,8 +110,9 @@ def test_the_autotuner(launches) -> None:
     tuned[lambda meta: (512 // meta["N"],)](Pointer())
     assert {grid for grid, _, _ in launches} == {(8, 1, 1)}
     assert len({function for _, _, function in launches}) == 1  # the stand-in's only handle
-    kernels = tuned.fn.device_caches[0][0].values()
-    assert {cluster_of(k.asm["ptx"]) for k in kernels} == {(2, 1, 1), (4, 1, 1), ()}
+    options = {"num_warps": 2, "num_stages": 1}
+    kernels = [tuned.fn[(8,)](Pointer(), **c.kwargs, **options) for c in configs]
+    assert [cluster_of(k.asm["ptx"]) for k in kernels] == [(2, 1, 1), (4, 1, 1), ()]
 
 
 def test_a_configuration_without_a_cluster_is_stock() -> None:

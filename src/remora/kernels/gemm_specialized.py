@@ -21,9 +21,7 @@ def _produce(
     STAGES: tl.constexpr, B_BY_COLUMN: tl.constexpr,
 ):  # fmt: skip
     """Copy the operands of one tile, stage by stage. ROWS: of each of the PARTS of A's tile."""
-    BYTES: tl.constexpr = (
-        (PARTS * ROWS + BLOCK_N) * BLOCK_K * tlx.size_of(tlx.dtype_of(a_desc))
-    )
+    BYTES: tl.constexpr = (PARTS * ROWS + BLOCK_N) * BLOCK_K * tlx.size_of(tlx.dtype_of(a_desc))
     for k in range(0, K, BLOCK_K):
         stage = step % STAGES
         tlx.barrier_wait(empty[stage], ((step // STAGES) & 1) ^ 1)

@@ -10,6 +10,7 @@ and nothing of Triton's launch has to know.
 
 from __future__ import annotations
 
+import copy
 import functools
 import math
 import re
@@ -121,6 +122,7 @@ def jit(fn: Any = None, **options: Any) -> Any:
 def with_clusters(kernel: Any) -> Any:
     """The same kernel, which takes the launch option ``ctas_per_cga`` from now on."""
     stock = kernel.run
+    plain = copy.copy(kernel)
     by_size: dict[Any, Callable[..., Any]] = {}
 
     @functools.wraps(stock)
@@ -130,28 +132,20 @@ def with_clusters(kernel: Any) -> Any:
             return stock(*args, **kwargs)
         key = tuple(value) if isinstance(value, list) else value
         if key not in by_size:
-            by_size[key] = _in_clusters(stock, cluster_size(value))
+            by_size[key] = _in_clusters(plain, stock, cluster_size(value))
         return by_size[key](*args, **kwargs)
 
     kernel.run = run
     return kernel
 
 
-class _Entry:
-    """What ``attach`` takes for a kernel."""
-
-    def __init__(self, run: Callable[..., Any]) -> None:
-        self.run = run
-
-    def __getitem__(self, grid: Any) -> None: ...
-
-
-def _in_clusters(stock: Callable[..., Any], size: Size) -> Callable[..., Any]:
-    """A kernel's ``run`` for clusters of a size."""
+def _in_clusters(plain: Any, stock: Callable[..., Any], size: Size) -> Callable[..., Any]:
+    """The ``run`` of a kernel, of which ``plain`` is a copy, for clusters of a size."""
     interpreted = knobs.runtime.interpret
     if size == (1, 1, 1):
         return stock  # a CTA without a cluster is a cluster of one
-    compiled = stock if interpreted else attach(in_clusters(size))(_Entry(stock)).run
+    # Compiled forms for a size are in the memory cache of a kernel of its own.
+    compiled = stock if interpreted else attach(in_clusters(size))(copy.copy(plain)).run
 
     def run(*args: Any, grid: Any, **kwargs: Any) -> Any:
         if kwargs.get("num_ctas", 1) != 1:

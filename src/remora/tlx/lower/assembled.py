@@ -16,7 +16,9 @@ from remora.tlx.lower.clusters import MARK
 _MARK = re.compile(re.escape(MARK) + r"(\d+) threads")
 
 #: An entry's body, with the braces.
-_ENTRY = re.compile(r"^\.visible \.entry [^{]*^\{\n.*?^\}", re.MULTILINE | re.DOTALL)
+_ENTRY = re.compile(
+    r"^\.visible \.entry [^{]*^\{\n.*?// -- End function\n\}", re.MULTILINE | re.DOTALL
+)
 
 # Warps of tasks wait for work in a loop of their own: they take part in the meeting at the
 # start, which the program's own warps come to in the middle of their code, before they do.
@@ -54,7 +56,7 @@ def meeting(ptx: str) -> str:
         raise PipelineError("the PTX has no entry that a cluster's CTAs meet in")
     head, body = entry[0].split("{\n", 1)
     threads = re.search(r"\.(?:reqntid|maxntid) (\d+)", head)
-    body = re.sub(r"^(?=\s*ret;)", _ALL_MEET, body, flags=re.MULTILINE)
+    body = re.sub(r"^(?=[ \t]*ret;)", _ALL_MEET, body, flags=re.MULTILINE)
     if threads is None or int(threads[1]) > int(mark[1]):
         body = _TASKS_MEET.format(threads=mark[1]) + body
     return ptx[: entry.start()] + head + "{\n" + body + ptx[entry.end() :]

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from xdsl.dialects.builtin import StringAttr
 from xdsl.ir import Attribute, Block, Operation, SSAValue
 from xdsl.rewriter import InsertPoint
 
 from remora.dsl.lowering import CustomOp, Lowering
 from remora.errors import UnsupportedByTarget, WrongShape
-from remora.ir.build import Builder, attribute, boolean, i32, op_name
+from remora.ir.build import Builder, attribute, op_name
 from remora.tlx.clusters import (
     async_remote_shmem_store,
     cluster_barrier,
@@ -22,12 +22,13 @@ from remora.tlx.clusters import (
 )
 from remora.tlx.lower.arrivals import computed, mapped, root_of
 from remora.tlx.lower.assembly import execute, intrinsic, shared_address
-from remora.tlx.lower.layouts import (
-    LinearShared,
-    MemDesc,
-    NvmmaShared,
-    SharedLayout,
-    SwizzledShared,
+from remora.tlx.lower.layouts import MemDesc
+from remora.tlx.lower.offsets import (
+    Arithmetic,
+    byte_offsets,
+    contiguous,
+    coordinates_of,
+    slice_starts,
 )
 from remora.tlx.ranks import TARGETS
 
@@ -132,171 +133,18 @@ def _spread(left: list[int], order: tuple[int, ...], count: int) -> list[int]:
     return along
 
 
-def slice_starts(builder: Builder, buffer: SSAValue, rank: int) -> list[SSAValue]:
-    """Where a part of a buffer begins in it, along each dimension."""
-    struct = attribute(f"!llvm.struct<(ptr<3>{', i32' * rank})>")
-    descriptor = builder.value("builtin.unrealized_conversion_cast", [buffer], struct)
-    return [
-        builder.value(
-            "llvm.extractvalue", [descriptor], attribute("i32"),
-            {"position": attribute(f"array<i64: {1 + dim}>")},
-        )
-        for dim in range(rank)
-    ]  # fmt: skip
-
-
-def coordinates_of(builder: Builder, shape: tuple[int, ...], layout: str) -> list[SSAValue]:
-    """For each dimension a tensor of the shape with each element's coordinate."""
-    found = []
-    for dim, extent in enumerate(shape):
-        others = [d for d in range(len(shape)) if d != dim]
-        # Dimensions are added from the first on; each slice is of the layout with it.
-        layouts = [layout]
-        for other in reversed(others):
-            layouts.append(f"#ttg.slice<{{dim = {other}, parent = {layouts[-1]}}}>")
-        extents = [extent]
-        value = builder.value(
-            "tt.make_range", [], attribute(f"tensor<{extent}xi32, {layouts.pop()}>"),
-            {"start": i32(0), "end": i32(extent)},
-        )  # fmt: skip
-        for other in others:
-            extents.insert(other, 1)
-            text = "x".join(map(str, extents))
-            value = builder.value(
-                "tt.expand_dims", [value], attribute(f"tensor<{text}xi32, {layouts.pop()}>"),
-                {"axis": i32(other)},
-            )  # fmt: skip
-        whole = attribute(f"tensor<{'x'.join(map(str, shape))}xi32, {layout}>")
-        found.append(builder.value("tt.broadcast", [value], whole) if others else value)
-    return found
-
-
-class _Arithmetic:
-    """Integers of a tensor's shape."""
-
-    def __init__(self, builder: Builder, kind: Attribute) -> None:
-        self.builder = builder
-        self.kind = kind
-
-    def __call__(self, name: str, left: SSAValue, right: int | SSAValue) -> SSAValue:
-        if isinstance(right, int):
-            dense = attribute(f"dense<{right}> : {self.kind}")
-            right = self.builder.value("arith.constant", [], self.kind, {"value": dense})
-        return self.builder.value(f"arith.{name}", [left, right], self.kind)
-
-
-def byte_offsets(
-    builder: Builder, coordinates: list[SSAValue], shape: tuple[int, ...], layout: SharedLayout,
-    bits: int,
-) -> SSAValue:  # fmt: skip
-    """Where elements of a buffer lie, in bytes from its start: a tensor of i32.
-
-    coordinates: of the elements, a tensor for each dimension. shape: of the buffer.
-    """
-    calculate = _Arithmetic(builder, coordinates[0].type)
-    size = max(bits // 8, 1)
-    if isinstance(layout, LinearShared):
-        offset = _linear(calculate, coordinates, layout)
-    else:
-        offset = _swizzled(calculate, coordinates, shape, layout, size)
-    return calculate("muli", offset, size)
-
-
-def _swizzled(
-    calculate: _Arithmetic, coordinates: list[SSAValue], shape: tuple[int, ...],
-    layout: NvmmaShared | SwizzledShared, size: int,
-) -> SSAValue:  # fmt: skip
-    order = layout.order
-    inner = coordinates[order[0]]
-    if len(shape) == 1:
-        return inner
-    vec, per_phase, max_phase, width = 1, 1, 1, shape[order[0]]
-    if isinstance(layout, SwizzledShared):
-        vec, per_phase, max_phase = layout.vec, layout.per_phase, layout.max_phase
-    elif layout.swizzling:
-        # Columns of tiles as wide as a swizzled row, one after the other.
-        vec, width = 16 // size, layout.swizzling // size
-        per_phase, max_phase = 128 // layout.swizzling, layout.swizzling // 16
-    rows, column = coordinates[order[1]], calculate("remui", inner, width)
-    if max_phase > 1:
-        phase = calculate("remui", calculate("divui", rows, per_phase), max_phase)
-        column = calculate("xori", column, calculate("muli", phase, vec))
-    stride = shape[order[1]]
-    for dim in order[2:]:
-        rows = calculate("addi", rows, calculate("muli", coordinates[dim], stride))
-        stride *= shape[dim]
-    offset = calculate("addi", calculate("muli", rows, width), column)
-    if width < shape[order[0]]:
-        tile = calculate("divui", inner, width)
-        offset = calculate("addi", offset, calculate("muli", tile, width * stride))
-    return offset
-
-
-def _linear(calculate: _Arithmetic, coordinates: list[SSAValue], layout: LinearShared) -> SSAValue:
-    """Each bit of a coordinate steps to an offset; the steps are joined by exclusive or."""
-    offset = calculate("muli", coordinates[0], 0)
-    for dim, bit, step in inverse(layout.offsets):
-        digit = calculate("andi", calculate("shrui", coordinates[dim], bit), 1)
-        offset = calculate("xori", offset, calculate("muli", digit, step))
-    padded = offset
-    for interval, padding in layout.paddings:
-        many = calculate("divui", offset, interval)
-        padded = calculate("addi", padded, calculate("muli", many, padding))
-    return padded
-
-
-def inverse(bases: tuple[tuple[int, ...], ...]) -> Iterator[tuple[int, int, int]]:
-    """Of the map from an offset's bits to steps along dimensions: (dimension, bit, offset)."""
-    rank = len(bases[0])
-    # Gauss-Jordan over bits: rows (step as one number, offset) become single bits.
-    widths = [max(basis[d] for basis in bases).bit_length() for d in range(rank)]
-    starts = [sum(widths[:d]) for d in range(rank)]
-    rows = [(sum(n << s for n, s in zip(b, starts, strict=True)), 1 << i) for i, b in
-            enumerate(bases)]  # fmt: skip
-    for dim in range(rank):
-        for bit in range(widths[dim]):
-            place = 1 << starts[dim] + bit
-            pivot = next(r for r in rows if r[0] & place and r[0] & (place - 1) == 0)
-            rows = [
-                (r[0] ^ pivot[0], r[1] ^ pivot[1]) if r is not pivot and r[0] & place else r
-                for r in rows
-            ]
-    for step, offset in rows:
-        dim = next(d for d in reversed(range(rank)) if step >> starts[d])
-        yield dim, (step >> starts[dim]).bit_length() - 1, offset
-
-
-def contiguous(layout: SharedLayout, bits: int) -> int:
-    """Elements that the layout keeps together and in order: at most 16 bytes."""
-    most = 128 // bits
-    if isinstance(layout, LinearShared):
-        steps = {(dim, bit): step for dim, bit, step in inverse(layout.offsets)}
-        run = min([most, *(interval for interval, _ in layout.paddings)])
-        inner = {(layout.order[0], bit): 1 << bit for bit in range(run.bit_length() - 1)}
-        while any(steps.get(k) != v for k, v in inner.items()) or any(
-            step % run for k, step in steps.items() if k not in inner
-        ):
-            run //= 2
-            inner.popitem()
-        return run
-    if isinstance(layout, SwizzledShared) and layout.max_phase > 1:
-        return min(most, layout.vec)
-    return most
-
-
 @remote_shmem_store.lowering(*TARGETS)
 def lower_store(op: CustomOp, builder: Builder, lowering: Lowering) -> None:
     """``st.shared::cluster``, 16 bytes at a time where the layouts let it."""
-    value, buffer, rank = op.operands
     store = _Store(op, builder, lowering)
-    instruction = "st.shared::cluster{vec}.{type} [{address}], {data};"
-    store.write(value, store.base(buffer, rank), instruction, [])
+    store.write("st.shared::cluster{vec}.{type} [{address}], {data};")
+    if lowering.analysis.has_products:  # the matrix unit of the other CTA may read it
+        execute(builder, "fence.proxy.async;")
 
 
 @async_remote_shmem_store.lowering(*TARGETS)
 def lower_async_store(op: CustomOp, builder: Builder, lowering: Lowering) -> None:
     """``st.async``: each piece once, as the other CTA's barrier counts its bytes."""
-    value, buffer, rank, bar = op.operands
     store = _Store(op, builder, lowering)
     if store.pieces.elements * store.memdesc.bits < 32:
         raise WrongShape(
@@ -304,27 +152,31 @@ def lower_async_store(op: CustomOp, builder: Builder, lowering: Lowering) -> Non
             where=op.where,
             hint="the machine moves 4 bytes at least: use tlx.remote_shmem_store",
         )
+    rank, bar = op.operands[2:]
     lowering.analysis.reached.append(bar)
     theirs = mapped(builder, shared_address(builder, bar), rank)
     instruction = (
         "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes{vec}.{type} "
-        "[{address}], {data}, [{0}];"
+        "[{address}], {data}, [{others[0]}];"
     )
-    copies = store.copies()
-    if copies is None:
-        store.write(value, store.base(buffer, rank), instruction, [theirs])
-        return
-    guarded = "{{\n\t.reg .pred %once;\n\tsetp.eq.u32 %once, {1}, 0;\n\t@%once %s\n\t}}"
-    guarded = guarded.replace("%s", instruction)
-    store.write(value, store.base(buffer, rank), guarded, [theirs, copies])
+    once = store.holds_pieces()
+    if once is None:
+        store.write(instruction, [theirs])
+    else:
+        store.write("@{others[1]} " + instruction, [theirs, once])
 
 
 class _Store:
-    """A tensor on its way into a buffer of another CTA."""
+    """A tensor on its way into a buffer of another CTA, in pieces.
+
+    The conversion to LLVM makes a tensor a struct of the elements that a thread holds; casts
+    to that struct keep the tensor in the layout of the pieces and give its registers.
+    """
 
     def __init__(self, op: CustomOp, builder: Builder, lowering: Lowering) -> None:
         self.builder = builder
-        self.memdesc: MemDesc = lowering.analysis.described(op.operands[1])
+        self.value, self.buffer, self.rank = op.operands[:3]
+        self.memdesc: MemDesc = lowering.analysis.described(self.buffer)
         assert self.memdesc.layout is not None
         self.layout = self.memdesc.layout
         self.num_warps = lowering.num_warps_at(op.op)
@@ -332,100 +184,100 @@ class _Store:
             self.memdesc.shape, self.layout.order, contiguous(self.layout, self.memdesc.bits),
             self.num_warps,
         )  # fmt: skip
-        lowering.analysis.reached.append(op.operands[1])
+        lowering.analysis.reached.append(self.buffer)
 
-    def base(self, buffer: SSAValue, rank: SSAValue) -> SSAValue:
-        """Where the other CTA has the buffer that this one is (a part of)."""
-        self.buffer = buffer
-        return mapped(
-            self.builder, shared_address(self.builder, buffer, len(self.memdesc.shape)), rank
-        )
-
-    def copies(self) -> SSAValue | None:
-        """Not 0 in threads that hold copies; None where no thread does."""
+    def holds_pieces(self) -> SSAValue | None:
+        """An i1: whether this thread holds pieces and not copies; None where all do."""
         pieces, builder = self.pieces, self.builder
-        found = None
-        if pieces.lanes < 32:
-            lane = computed(builder, "mov.u32 $0, %laneid;", [])
-            found = builder.value(
-                "arith.divui", [lane, builder.constant(pieces.lanes)], attribute("i32")
-            )
-        if pieces.warps < self.num_warps:
-            warp = builder.value("ttg.warp_id", [], attribute("i32"))
-            warp = builder.value(
-                "arith.divui", [warp, builder.constant(pieces.warps)], attribute("i32")
-            )
-            both = [warp] if found is None else [found, warp]
-            found = (
-                both[0] if len(both) == 1 else builder.value("arith.ori", both, attribute("i32"))
-            )
-        return found
+        conditions = []
+        for used, all_, number in (
+            (pieces.lanes, 32, lambda: computed(builder, "mov.u32 $0, %laneid;", [])),
+            (pieces.warps, self.num_warps,
+             lambda: builder.value("ttg.warp_id", [], attribute("i32"))),
+        ):  # fmt: skip
+            if used < all_:
+                conditions.append(
+                    builder.value(
+                        "arith.cmpi", [number(), builder.constant(used)], attribute("i1"),
+                        {"predicate": attribute("6 : i64")},  # unsigned less than
+                    )
+                )  # fmt: skip
+        if len(conditions) < 2:
+            return conditions[0] if conditions else None
+        return builder.value("arith.andi", conditions, attribute("i1"))
 
-    def write(
-        self, value: SSAValue, base: SSAValue, instruction: str, others: list[SSAValue]
-    ) -> None:
-        """Write a tensor at its places from ``base`` on.
+    def write(self, instruction: str, others: Sequence[SSAValue] = ()) -> None:
+        """Write each piece at its place in the other CTA.
 
-        instruction: with ``{vec}``, ``{type}``, ``{address}`` and ``{data}``, and ``{0}``, ...
-            for ``others``, i32s that are the same for all elements.
+        instruction: with ``{vec}``, ``{type}``, ``{address}``, ``{data}`` and ``{others[0]}``,
+            ... for what is the same for all pieces.
         """
-        builder, pieces = self.builder, self.pieces
+        builder, elements = self.builder, self.pieces.elements
+        values, addresses = self._registers(self.value, self.memdesc.element), self._addresses()
+        bits = min(elements * self.memdesc.bits, 64 if self.memdesc.bits == 64 else 32)
+        count = elements * self.memdesc.bits // bits
+        data = [f"${i}" for i in range(count)]
+        text = instruction.format(
+            vec=f".v{count}" if count > 1 else "", type=f"b{bits}", address=f"${count}",
+            data="{" + ", ".join(data) + "}" if count > 1 else data[0],
+            others=[f"${count + 1 + i}" for i in range(len(others))],
+        )  # fmt: skip
+        for first in range(0, len(values), elements):
+            piece = values[first : first + elements]
+            step = elements // count
+            words = [self._word(piece[i : i + step], bits) for i in range(0, elements, step)]
+            execute(builder, text, [*words, addresses[first], *others])
+
+    def _addresses(self) -> list[SSAValue]:
+        """Where in the other CTA each element goes that this thread holds."""
+        builder, memdesc, layout = self.builder, self.memdesc, self.pieces.layout
+        rank = len(memdesc.shape)
+        base = mapped(builder, shared_address(builder, self.buffer, rank), self.rank)
+        coordinates = coordinates_of(builder, memdesc.shape, layout)
+        kind = coordinates[0].type
+        add = Arithmetic(builder, kind)
+        if memdesc.allocated:
+            for dim, start in enumerate(slice_starts(builder, self.buffer, rank)):
+                start = builder.value("tt.splat", [start], kind)
+                coordinates[dim] = add("addi", coordinates[dim], start)
+        offsets = byte_offsets(builder, coordinates, memdesc.whole, self.layout, memdesc.bits)
+        addresses = add("addi", builder.value("tt.splat", [base], kind), offsets)
+        return self._registers(addresses, attribute("i32"))
+
+    def _registers(self, tensor: SSAValue, element: Attribute) -> list[SSAValue]:
+        """The elements of a tensor that a thread holds, piece by piece."""
+        builder = self.builder
         text = "x".join(map(str, self.memdesc.shape))
-        kind = attribute(f"tensor<{text}x{self.memdesc.element}, {pieces.layout}>")
-        value = builder.value("ttg.convert_layout", [value], kind)
-        integers = attribute(f"tensor<{text}xi32, {pieces.layout}>")
-        coordinates = coordinates_of(builder, self.memdesc.shape, pieces.layout)
-        if self.memdesc.allocated:
-            for dim, start in enumerate(slice_starts(builder, self.buffer, len(coordinates))):
-                start = builder.value("tt.splat", [start], integers)
-                coordinates[dim] = builder.value("arith.addi", [coordinates[dim], start], integers)
-        offsets = byte_offsets(
-            builder, coordinates, self.memdesc.whole, self.layout, self.memdesc.bits
-        )
-        splat = [builder.value("tt.splat", [v], integers) for v in (base, *others)]
-        address = builder.value("arith.addi", [splat[0], offsets], integers)
-        builder.op(
-            "tt.elementwise_inline_asm", [value, address, *splat[1:]], [integers],
-            {
-                "asm_string": StringAttr(self._text(instruction, len(others))),
-                "constraints": StringAttr(self._constraints(len(others))),
-                "packed_element": i32(pieces.elements),
-                "pure": boolean(False),
-            },
-        )  # fmt: skip
-
-    def _registers(self) -> tuple[int, int]:
-        """Registers that hold a piece, and their width in bits."""
-        bits = self.pieces.elements * self.memdesc.bits
-        width = 64 if self.memdesc.bits == 64 else 32
-        return max(bits // width, 1), width
-
-    def _constraints(self, others: int) -> str:
-        elements = self.pieces.elements
-        data, width = self._registers()
-        letters = ["=r"] * elements + ["l" if width == 64 else "r"] * data
-        return ",".join(letters + ["r"] * (elements * (1 + others)))
-
-    def _text(self, instruction: str, others: int) -> str:
-        elements = self.pieces.elements
-        count, width = self._registers()
-        registers = [f"${elements + i}" for i in range(count)]
-        first = elements + count
-        places = [f"${first + elements * i}" for i in range(1 + others)]
-        bits = elements * self.memdesc.bits
-        data = registers[0] if count == 1 else "{" + ", ".join(registers) + "}"
-        lines = [f"mov.u32 ${i}, 0;" for i in range(elements)]
-        if bits < 32:  # narrower than a register of a 32-bit piece
-            lines.append(f"cvt.u16.u32 low, {registers[0]};")
-            data = "low"
-        lines.append(
-            instruction.format(
-                *places[1:], vec=f".v{count}" if count > 1 else "", type=f"b{min(bits, width)}",
-                address=places[0], data=data,
+        kind = attribute(f"tensor<{text}x{element}, {self.pieces.layout}>")
+        if tensor.type != kind:
+            tensor = builder.value("ttg.convert_layout", [tensor], kind)
+        held = math.prod(self.memdesc.shape) // (self.pieces.lanes * self.pieces.warps)
+        register = attribute("i8" if str(element).startswith("f8") else str(element))
+        struct = attribute(f"!llvm.struct<({', '.join([str(register)] * held)})>")
+        cast = builder.value("builtin.unrealized_conversion_cast", [tensor], struct)
+        return [
+            builder.value(
+                "llvm.extractvalue", [cast], register, {"position": attribute(f"array<i64: {i}>")}
             )
-        )  # fmt: skip
-        body = "\n\t".join(lines)
-        return "{\n\t.reg .b16 low;\n\t" + body + "\n}" if bits < 32 else body
+            for i in range(held)
+        ]
+
+    def _word(self, elements: Sequence[SSAValue], bits: int) -> SSAValue:
+        """Elements as one integer of that many bits, at least 16 as no register is narrower."""
+        builder = self.builder
+        word = elements[0]
+        if len(elements) > 1:
+            kind = attribute(f"vector<{len(elements)}x{word.type}>")
+            vector = builder.value("llvm.mlir.undef", [], kind)
+            for index, element in enumerate(elements):
+                vector = builder.value(
+                    "llvm.insertelement", [vector, element, builder.constant(index)], kind
+                )
+            word = vector
+        integer = attribute(f"i{bits}")
+        if word.type != integer:
+            word = builder.value("llvm.bitcast", [word], integer)
+        return builder.value("llvm.zext", [word], attribute("i16")) if bits == 8 else word
 
 
 # --- the kernel as a whole -----------------------------------------------------------------------
