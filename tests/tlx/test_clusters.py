@@ -121,6 +121,13 @@ LAYOUTS: list[tuple[SharedLayout, tuple[int, ...], int]] = [
 @pytest.mark.parametrize(("layout", "shape", "bits"), LAYOUTS, ids=str)
 def test_offsets(layout: SharedLayout, shape: tuple[int, ...], bits: int) -> None:
     """Each element's place is Triton's, and a piece lies in one run, aligned to its size."""
+    if (
+        triton.__version__.startswith("3.7.")
+        and isinstance(layout, NvmmaShared)
+        and layout.transposed
+        and not layout.swizzling
+    ):
+        pytest.skip("Triton 3.7 does not transpose a matrix layout without a swizzle")
     block = Block()
     builder = Builder(InsertPoint.at_end(block), None)
     pieces = Pieces.of(shape, layout.order, contiguous(layout, bits), 4)
