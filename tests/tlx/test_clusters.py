@@ -20,8 +20,9 @@ import remora
 import remora.tlx as tlx
 from remora import errors
 from remora.ir.build import Builder, inherent, op_name
-from remora.tlx.lower.clusters import Pieces, byte_offsets, contiguous, coordinates_of
+from remora.tlx.lower.clusters import Pieces
 from remora.tlx.lower.layouts import LinearShared, NvmmaShared, SharedLayout, SwizzledShared
+from remora.tlx.lower.offsets import byte_offsets, contiguous, coordinates_of
 
 # --- where an element lies: Triton's own linear layouts are the oracle ---------------------------
 
@@ -93,12 +94,18 @@ LAYOUTS: list[tuple[SharedLayout, tuple[int, ...], int]] = [
     (SwizzledShared.plain((2, 1, 0)), (2, 4, 8), 32),
     (SwizzledShared.plain((1, 2, 0)), (4, 2, 8), 8),
     (SwizzledShared(8, 2, 4, (1, 0)), (32, 32), 16),
+    (SwizzledShared(4, 1, 4, (2, 1, 0)), (2, 2, 16), 32),
     (SwizzledShared(8, 1, 8, (0, 1)), (64, 16), 16),
     (SwizzledShared(4, 1, 8, (1, 0)), (16, 64), 32),
     (LinearShared(((0, 1), (0, 2), (0, 4), (1, 1), (2, 2), (0, 8), (4, 4))), (8, 16), 16),
     (LinearShared(((1, 0), (0, 1), (2, 1), (0, 2), (4, 3))), (8, 4), 32),
     (LinearShared(((0, 1), (0, 2), (0, 4), (1, 0), (2, 0), (4, 0)), ((8, 4),)), (8, 8), 32),
     (LinearShared(((0, 1), (0, 2), (0, 4), (1, 0), (2, 0)), ((8, 8), (16, 8))), (4, 8), 16),
+    (NvmmaShared(128, False, 16, 3), (2, 8, 128), 16),
+    (NvmmaShared(32, False, 32, 3), (4, 4, 16), 32),
+    (NvmmaShared(0, False, 8, 3), (2, 2, 16), 8),
+    (NvmmaShared(0, False, 16, 1), (64,), 16),
+    (NvmmaShared(64, False, 8, 4), (2, 2, 8, 64), 8),
     *(
         (NvmmaShared(swizzling, transposed, bits), shape, bits)
         for swizzling in (0, 32, 64, 128)

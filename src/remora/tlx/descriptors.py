@@ -14,6 +14,7 @@ from remora.dsl.reference import Machine, numpy_dtype
 from remora.errors import UnsupportedByTarget, WrongDtype, WrongShape, WrongType
 from remora.tlx.barriers import Barrier, barrier, predicate, require_barriers
 from remora.tlx.buffers import LOWERED_IN, view
+from remora.tlx.ranks import rank_of, require_own
 from remora.tlx.types import bits
 
 #: The reference machine's queue of stores.
@@ -174,7 +175,9 @@ def async_descriptor_load(
         cache_modifier: no effect: the copy does not go through the first-level cache.
         eviction_policy: "", "evict_first" or "evict_last", of the second-level cache; no
             effect before Triton 3.9.
-        multicast_targets: CTAs of the cluster that get the box too: None or [].
+        multicast_targets: ranks of the CTAs of the cluster that get the box, each in its own
+            buffer and at its own barrier in the place of these; this CTA only if it is among
+            them. None or []: this CTA.
         two_ctas: Blackwell's: False.
     """
     require_barriers(call)
@@ -184,19 +187,22 @@ def async_descriptor_load(
     bar = _barrier(call, barrier)
     _one_of(call, "cache_modifier", cache_modifier, _CACHES)
     eviction = _one_of(call, "eviction_policy", eviction_policy, EVICTIONS)
-    _check_targets(call, multicast_targets, two_ctas)
+    targets = _targets(call, multicast_targets, two_ctas)
+    attributes: dict[str, Any] = {"targets": len(targets), "remote": True} if targets else {}
     when = predicate(call, pred)
     if when is not None:
         call.emit(
-            [operand(call, desc), buffer, bar, *where, *when], rank=len(where), evict=eviction
-        )
+            [operand(call, desc), buffer, bar, *where, *targets, *when],
+            rank=len(where), evict=eviction, **attributes,
+        )  # fmt: skip
 
 
 def _barrier(call: Call, value: Any) -> Any:
     return barrier(call, "barrier", value)
 
 
-def _check_targets(call: Call, multicast_targets: Any, two_ctas: Any) -> None:
+def _targets(call: Call, multicast_targets: Any, two_ctas: Any) -> list[Any]:
+    """The ranks of the CTAs that get a box."""
     if call.constant("two_ctas", two_ctas, bool):
         call.fail(
             UnsupportedByTarget,
@@ -204,12 +210,15 @@ def _check_targets(call: Call, multicast_targets: Any, two_ctas: Any) -> None:
             hint="leave two_ctas out",
         )
     targets = tl._unwrap_if_constexpr(multicast_targets)
-    if targets is not None and len(targets):
+    if isinstance(targets, tl.tuple):
+        targets = targets.values
+    if targets is not None and not isinstance(targets, (list, tuple)):
         call.fail(
-            UnsupportedByTarget,
-            "a copy into several CTAs of a cluster is not implemented yet",
-            hint="leave multicast_targets out, and let each CTA copy for itself",
+            WrongType,
+            f"multicast_targets has to be a list of ranks, it is {describe(targets)}",
+            hint="multicast_targets=[0, 1]",
         )
+    return [rank_of(call, f"multicast_targets[{i}]", t) for i, t in enumerate(targets or ())]
 
 
 @op("tlx.async_descriptor_store", lowered_in=LOWERED_IN)
@@ -381,9 +390,19 @@ def write_box(desc: Any, offsets: Sequence[Any], values: np.ndarray[Any, Any]) -
 
 @async_descriptor_load.reference
 def _load(
-    machine: Machine, desc: Any, buffer: Any, bar: Barrier, *rest: Any, rank: int, evict: str
+    machine: Machine,
+    desc: Any,
+    buffer: Any,
+    bar: Barrier,
+    *rest: Any,
+    rank: int,
+    evict: str,
+    targets: int = 0,
+    remote: bool = False,
 ) -> None:
-    offsets, pred = rest[:rank], rest[rank:]
+    offsets, ranks, pred = rest[:rank], rest[rank : rank + targets], rest[rank + targets :]
+    for number in ranks:
+        require_own(machine, number)
     if pred and not pred[0]:
         return
 

@@ -6,6 +6,7 @@ from xdsl.dialects.builtin import IntegerType, StringAttr, TensorType, UnitAttr
 from xdsl.ir import Attribute, SSAValue
 
 from remora.dsl.lowering import CustomOp, Lowering
+from remora.errors import ConflictingLayouts
 from remora.host import features
 from remora.ir.build import Builder, attribute, boolean, i32
 from remora.tlx.descriptors import (
@@ -16,10 +17,16 @@ from remora.tlx.descriptors import (
     prefetch,
 )
 from remora.tlx.lower.analysis import TlxAnalysis, Use, wants
-from remora.tlx.lower.assembly import descriptor_address, execute, execute_once
+from remora.tlx.lower.assembly import (
+    descriptor_address,
+    execute,
+    execute_once,
+    shared_address,
+)
 from remora.tlx.lower.barriers import TARGETS
 from remora.tlx.lower.boxes import fitting
 from remora.tlx.lower.layouts import NvmmaShared
+from remora.tlx.lower.offsets import piece_address
 from remora.tlx.lower.shared import segments
 
 # tt.DescriptorReduceKind.
@@ -50,6 +57,9 @@ def lower_load(op: CustomOp, builder: Builder, lowering: Lowering) -> None:
     """``ttng.async_tma_copy_global_to_local``."""
     rank = op.attributes["rank"]
     descriptor, buffer, bar, *rest = op.operands
+    if op.attributes.get("targets"):
+        _multicast(op, builder, lowering)
+        return
     offsets, predicate = rest[:rank], rest[rank:] or [builder.constant(1, 1)]
     builder.op(
         "ttng.async_tma_copy_global_to_local",
@@ -60,6 +70,55 @@ def lower_load(op: CustomOp, builder: Builder, lowering: Lowering) -> None:
             "operandSegmentSizes": segments(1, rank, 0, 1, 1, 1),
         },
     )  # fmt: skip
+
+
+def _multicast(op: CustomOp, builder: Builder, lowering: Lowering) -> None:
+    """``cp.async.bulk.tensor`` into several CTAs, for each piece that one instruction copies.
+
+    Stock Triton's own multicast is to the CTAs that its layouts divide a tensor over; to it a
+    program is one CTA here.
+    """
+    rank, targets = op.attributes["rank"], op.attributes["targets"]
+    descriptor, buffer, bar, *rest = op.operands
+    offsets, ranks, predicate = rest[:rank], rest[rank : rank + targets], rest[rank + targets :]
+    if fitting(buffer, descriptor, builder) is not buffer:
+        raise ConflictingLayouts(
+            "tlx.async_descriptor_load: the buffer has another layout than the descriptor, which "
+            "a copy into several CTAs cannot give it",
+            where=op.where,
+            hint="give the copy a buffer whose other uses want no layout, or copy CTA by CTA",
+        )
+    lowering.analysis.reached += [buffer, bar]
+    memdesc = lowering.analysis.described(buffer)
+    piece = memdesc.layout.piece(memdesc.shape)
+    mask = _mask(ranks, builder)
+    hint, policy = _hint(op.attributes["evict"], builder)
+    coordinates = ", ".join(f"${1 + i}" for i in range(rank, 0, -1))
+    text = (
+        f"cp.async.bulk.tensor.{rank}d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
+        f".multicast::cluster{hint} [$0], [$1, {{{coordinates}}}], [${rank + 2}], ${rank + 3}"
+        + (f", ${rank + 4}" if hint else "")
+        + ";"
+    )
+    for start in _starts(memdesc.shape, piece):
+        at = [
+            builder.value("arith.addi", [o, builder.constant(s)], o.type) if s else o
+            for o, s in zip(offsets, start, strict=True)
+        ]
+        operands = [
+            piece_address(builder, buffer, memdesc, start), descriptor_address(builder, descriptor),
+            *at, shared_address(builder, bar), mask, *policy,
+        ]  # fmt: skip
+        execute_once(builder, text, operands, predicate)
+
+
+def _mask(ranks: list[SSAValue], builder: Builder) -> SSAValue:
+    """A bit for each rank, an i16."""
+    bits = [builder.value("arith.shli", [builder.constant(1), r], r.type) for r in ranks]
+    mask = bits[0]
+    for bit in bits[1:]:
+        mask = builder.value("arith.ori", [mask, bit], mask.type)
+    return builder.value("arith.trunci", [mask], attribute("i16"))
 
 
 @async_descriptor_store.lowering(*TARGETS)

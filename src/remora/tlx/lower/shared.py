@@ -68,8 +68,8 @@ def lower_view(op: CustomOp, builder: Builder, lowering: Lowering) -> SSAValue:
 def _check_whole(op: CustomOp, source: MemDesc) -> None:
     layout = source.layout
     plain = (
-        isinstance(layout, SwizzledShared) and layout.max_phase == 1
-        or isinstance(layout, NvmmaShared) and not layout.swizzling
+        (isinstance(layout, SwizzledShared) and layout.max_phase == 1)
+        or (isinstance(layout, NvmmaShared) and not layout.swizzling)
     )  # fmt: skip
     if source.allocated not in (None, source.shape) or not plain:
         raise WrongType(
@@ -86,7 +86,9 @@ def _placed(index: SSAValue, placement: Placement, size: int, builder: Builder) 
     def number(name: str, left: SSAValue, right: int) -> SSAValue:
         return builder.value(f"arith.{name}", [left, builder.constant(right)], left.type)
 
-    if placement.stride != placement.group * size:
+    if placement.group == 1 and placement.stride != size:
+        index = number("muli", index, placement.stride // size)
+    elif placement.stride != placement.group * size:
         within = number("remsi", index, placement.group)
         group = number("divsi", index, placement.group)
         index = number("muli", group, placement.stride // size)
