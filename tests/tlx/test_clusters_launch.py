@@ -120,7 +120,7 @@ def test_a_configuration_without_a_cluster_is_stock() -> None:
     assert config.all_kwargs() == triton.Config({"N": 64}, num_warps=2).all_kwargs()
 
 
-@pytest.mark.parametrize("size", [(3, 1, 1), (16, 1, 1), (4, 4, 1), (2, 1), 2, "two", (0, 1, 1)])
+@pytest.mark.parametrize("size", [(3, 3, 1), (16, 1, 1), (4, 4, 1), (2, 1), 2, "two", (0, 1, 1)])
 def test_sizes_that_there_are_not(launches, size) -> None:
     with pytest.raises(KernelArgumentError, match="not the size of a cluster"):
         new_kernel()[(16,)](Pointer(), 64, ctas_per_cga=size)
