@@ -110,7 +110,8 @@ def test_the_autotuner(launches) -> None:
     tuned[lambda meta: (512 // meta["N"],)](Pointer())
     assert {grid for grid, _, _ in launches} == {(8, 1, 1)}
     assert len({function for _, _, function in launches}) == 1  # the stand-in's only handle
-    kernels = tuned.fn.device_caches[0][0].values()
+    functions = [tuned.fn, *tuned.fn.remora_clusters[1].values()]
+    kernels = [k for f in functions for k in f.device_caches[0][0].values()]
     assert {cluster_of(k.asm["ptx"]) for k in kernels} == {(2, 1, 1), (4, 1, 1), ()}
 
 

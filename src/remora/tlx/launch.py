@@ -10,6 +10,7 @@ and nothing of Triton's launch has to know.
 
 from __future__ import annotations
 
+import copy
 import functools
 import math
 import re
@@ -120,56 +121,56 @@ def jit(fn: Any = None, **options: Any) -> Any:
 
 def with_clusters(kernel: Any) -> Any:
     """The same kernel, which takes the launch option ``ctas_per_cga`` from now on."""
-    stock = kernel.run
-    by_size: dict[Any, Callable[..., Any]] = {}
-
-    @functools.wraps(stock)
-    def run(*args: Any, **kwargs: Any) -> Any:
-        value = kwargs.pop(OPTION, None)
-        if value is None:
-            return stock(*args, **kwargs)
-        key = tuple(value) if isinstance(value, list) else value
-        if key not in by_size:
-            by_size[key] = _in_clusters(stock, cluster_size(value))
-        return by_size[key](*args, **kwargs)
-
-    kernel.run = run
+    stock: Any = type(kernel)
+    kernel.__class__ = _clustered(stock)
     return kernel
 
 
-class _Entry:
-    """What ``attach`` takes for a kernel."""
+@functools.cache
+def _clustered(stock: Any) -> Any:
+    """The class of functions, compiled or interpreted, that know the option."""
 
-    def __init__(self, run: Callable[..., Any]) -> None:
-        self.run = run
+    class Clustered(stock):  # type: ignore[misc]
+        def run(self, *args: Any, **kwargs: Any) -> Any:
+            value = kwargs.pop(OPTION, None)
+            if value is None:
+                return super().run(*args, **kwargs)
+            return _launch(self, cluster_size(value), args, kwargs)
 
-    def __getitem__(self, grid: Any) -> None: ...
+    Clustered.__name__ = stock.__name__  # Triton asks for it
+    return Clustered
 
 
-def _in_clusters(stock: Callable[..., Any], size: Size) -> Callable[..., Any]:
-    """A kernel's ``run`` for clusters of a size."""
-    interpreted = knobs.runtime.interpret
+def _launch(kernel: Any, size: Size, args: Any, kwargs: dict[str, Any]) -> Any:
+    """A kernel's ``run`` in clusters of a size."""
     if size == (1, 1, 1):
-        return stock  # a CTA without a cluster is a cluster of one
-    compiled = stock if interpreted else attach(in_clusters(size))(_Entry(stock)).run
+        return kernel.run(*args, **kwargs)  # a CTA without a cluster is a cluster of one
+    if kwargs.get("num_ctas", 1) != 1:
+        raise KernelArgumentError(
+            f"num_ctas={kwargs['num_ctas']} and {OPTION}={size} are both given",
+            hint=f"{OPTION} makes clusters of programs of one CTA: leave num_ctas out",
+        )
+    kwargs["grid"] = _whole_clusters(kwargs["grid"], size)
+    if not knobs.runtime.interpret:
+        _check_target(size)
+        return _in_clusters(kernel, size).run(*args, **kwargs)
+    token = reference_cluster.set(size)
+    try:
+        return kernel.run(*args, **{k: v for k, v in kwargs.items() if k != "num_ctas"})
+    finally:
+        reference_cluster.reset(token)
 
-    def run(*args: Any, grid: Any, **kwargs: Any) -> Any:
-        if kwargs.get("num_ctas", 1) != 1:
-            raise KernelArgumentError(
-                f"num_ctas={kwargs['num_ctas']} and {OPTION}={size} are both given",
-                hint=f"{OPTION} makes clusters of programs of one CTA: leave num_ctas out",
-            )
-        if not interpreted:
-            _check_target(size)
-            return compiled(*args, grid=_whole_clusters(grid, size), **kwargs)
-        kwargs.pop("num_ctas", None)
-        token = reference_cluster.set(size)
-        try:
-            return compiled(*args, grid=_whole_clusters(grid, size), **kwargs)
-        finally:
-            reference_cluster.reset(token)
 
-    return run
+def _in_clusters(kernel: Any, size: Size) -> Any:
+    """The kernel that is compiled for clusters of a size, made once."""
+    owner, made = vars(kernel).get("remora_clusters", (None, {}))
+    if owner is not kernel:  # a copy of a kernel
+        made = {}
+        kernel.remora_clusters = (kernel, made)
+    key = size, type(kernel), getattr(kernel, "remora_pipelines", ())
+    if key not in made:
+        made[key] = attach(in_clusters(size))(copy.copy(kernel))
+    return made[key]
 
 
 def _check_target(size: Size) -> None:
