@@ -15,6 +15,9 @@ PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check
 # Set up for running, and for testing. One release at a time lives in VENV.
 RUN  := $(VENV)/.set-up-to-run-$(TRITON)
 TEST := $(VENV)/.set-up-to-test-$(TRITON)
+# Fetches a wheel without installing it, whatever this machine's C library is.
+FETCH := $(BIN)/python -m pip download -qq --disable-pip-version-check --no-deps \
+	--only-binary :all: --platform manylinux_2_28_x86_64 --platform manylinux_2_34_x86_64
 # torch is for running on a GPU, and for the tests.
 GPU := $(wildcard /dev/nvidia0)
 
@@ -54,8 +57,9 @@ $(RUN): requirements/run.txt requirements/build.txt requirements/torch.txt pypro
 	@touch $@
 
 # pip cannot see that the release replaces the Triton that torch may ask for: it comes last.
-$(TEST): $(RUN) requirements/dev.txt requirements/corpus.txt
+$(TEST): $(RUN) requirements/dev.txt requirements/corpus.txt requirements/peer.txt
 	$(PIP) -r requirements/torch.txt
 	$(PIP) --no-deps -r requirements/corpus.txt
 	$(PIP) -r requirements/dev.txt -r requirements/run.txt triton==$(TRITON)
+	grep == requirements/peer.txt | xargs -n 1 $(FETCH) --dest $(VENV)/peer
 	@touch $@

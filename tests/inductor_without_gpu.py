@@ -10,7 +10,10 @@ from __future__ import annotations
 
 import json
 import sys
+import tomllib
 from contextlib import nullcontext
+from importlib.metadata import EntryPoint
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -33,6 +36,8 @@ import remora
 from remora import inductor
 
 NO_GPU = "compiled without CUDA support"
+PYPROJECT = Path(__file__).parents[1] / "pyproject.toml"
+GROUP = "torch_dynamo_backends"
 
 
 class Properties:
@@ -180,6 +185,11 @@ def main() -> None:
             "mixed, another": kernels(mixed, inductor.backend, (tagged("b"),)),
             "mixed, no use": kernels(mixed, inductor.backend),
         }
+        try:
+            cases["error"] = kernels(torch.tan, use=(tagged("c"),))
+        except Exception as error:
+            cases["error"] = str(error)
+        cases["after the error"] = kernels(torch.tan)
         before = counters["inductor"]["fxgraph_cache_hit"]
         cases["mixed, use again"] = kernels(mixed, inductor.backend, (tagged("a"),))
         cases["hits"] = counters["inductor"]["fxgraph_cache_hit"] - before
@@ -188,6 +198,9 @@ def main() -> None:
         assert AsyncCompile.use_process_pool()
         cases["attached, workers"] = kernels(user(OWN))
         AsyncCompile.process_pool().shutdown()
+    backends = tomllib.loads(PYPROJECT.read_text())["project"]["entry-points"][GROUP]
+    loaded = EntryPoint("remora", backends["remora"], GROUP).load()
+    cases["named"] = loaded is inductor.backend
     json.dump(cases, sys.stdout)
 
 

@@ -85,3 +85,14 @@ def test_the_kernels_of_inductor_take_part_under_use(
 
 def test_caches_of_inductor_are_used(cases: dict[str, Any]) -> None:
     assert cases["hits"] == 1
+
+
+def test_the_backend_has_a_name(cases: dict[str, Any]) -> None:
+    assert cases["named"]
+
+
+def test_under_use_without_the_backend(cases: dict[str, Any]) -> None:
+    """Inductor would keep what it compiles as a kernel without pipelines."""
+    assert "would keep this kernel in its caches as one without pipelines" in cases["error"]
+    assert 'backend="remora"' in cases["error"]
+    assert tags(cases, "after the error") == {"triton_poi_fused_tan": []}

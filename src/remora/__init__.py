@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 from typing import TYPE_CHECKING, Any
 
 from remora import errors
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
 
     from remora.dsl.op import op
     from remora.dsl.pipeline import lowering_pipeline
+    from remora.native.loading import load_native
     from remora.pipeline import PassRef, Pipeline, attach, stock, use
     from remora.plugins import Plugin
 
@@ -25,6 +27,7 @@ _LAZY = {
     "Pipeline": "remora.pipeline",
     "Plugin": "remora.plugins",
     "attach": "remora.pipeline",
+    "load_native": "remora.native.loading",
     "lowering_pipeline": "remora.dsl.pipeline",
     "op": "remora.dsl",
     "stock": "remora.pipeline",
@@ -39,6 +42,7 @@ __all__ = [
     "RemoraError",
     "attach",
     "errors",
+    "load_native",
     "lowering_pipeline",
     "op",
     "stock",
@@ -50,3 +54,10 @@ def __getattr__(name: str) -> Any:
     if name not in _LAZY:
         raise AttributeError(f"module 'remora' has no attribute {name!r}")
     return getattr(importlib.import_module(_LAZY[name]), name)
+
+
+if os.environ.get("TRITON_PLUGIN_PATHS"):
+    # Before Triton reads it: some releases abort the process on a bad file.
+    from remora.native.loading import natives
+
+    natives.adopt_variable()

@@ -141,6 +141,70 @@ class PluginError(RemoraError):
     """A plugin could not be loaded, or contradicts one that is."""
 
 
+class NativeError(PluginError):
+    """A native library was refused, before or instead of loading it."""
+
+
+class NativeUnreadable(NativeError):
+    """There is no such file, or it cannot be read."""
+
+
+class NativeNotElf(NativeError):
+    """The file is no ELF file."""
+
+
+class NativeWrongArchitecture(NativeError):
+    """The library is for another machine."""
+
+
+class NativeDamaged(NativeError):
+    """The library's headers or tables contradict each other or the file's size."""
+
+
+class NativeNoEntryPoint(NativeError):
+    """The library does not export ``tritonGetPluginInfo``."""
+
+
+class NativeUnresolved(NativeError):
+    """The library needs symbols, or libraries, that are not there."""
+
+
+class NativeWrongApi(NativeError):
+    """The library is written for another version of the plugin interface."""
+
+
+class NativeWrongRelease(NativeError):
+    """The library was built for another release of Triton, or does not say for which."""
+
+
+class NativeMalformed(NativeError):
+    """What the library announces is not well-formed."""
+
+
+class NativeCrashed(NativeError):
+    """The library ended the process that tried it."""
+
+
+class NativeHung(NativeError):
+    """The library did not return within the time limit."""
+
+
+class NativeTooLate(NativeError):
+    """This Triton loads native libraries while it is imported, and it has been."""
+
+
+class NativeNameTaken(NativeError):
+    """Another library that is loaded has the plugin's name, or one of its passes or operations."""
+
+
+class NativeUnknown(NativeError):
+    """A plugin, pass or operation is asked for that no native library announces."""
+
+
+class NativeBuildMismatch(NativeError):
+    """What a native plugin is to be built against is not what Triton's wheel was built from."""
+
+
 # --- language ---------------------------------------------------------------------------------
 
 

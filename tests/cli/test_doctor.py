@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 import triton
+from native.building import run, wheels
 
 from remora import host
 from remora.cli import doctor
@@ -71,3 +73,16 @@ def test_a_target_that_does_not_compile(remora_command, monkeypatch):
 def test_a_tool_that_is_not_there(remora_command, monkeypatch):
     monkeypatch.setattr(doctor.shutil, "which", lambda name: None)
     assert "not found" in remora_command("doctor").out
+
+
+def test_native_plugins():
+    """A variable that points nowhere is named, and is a fault."""
+    code = "import sys; from remora.cli import main; sys.argv[0] = 'remora'; main()"
+    good = {"TRITON_PLUGIN_PATHS": str(wheels("TritonPluginsTestLib"))}
+    assert re.search("TRITON_PLUGIN_PATHS +loaded  /", run(code, "doctor", **good))
+    bad = {"TRITON_PLUGIN_PATHS": "/nowhere/lib.so", "PYTHONWARNINGS": "ignore"}
+    out = run(code, "doctor", ok=False, **bad)
+    assert re.search("TRITON_PLUGIN_PATHS +points nowhere  /nowhere/lib.so", out)
+    report = json.loads(run(code, "doctor", "--json", ok=False, **bad))
+    assert not report["ok"]
+    assert [row["verdict"] for row in report["natives"]] == ["unreadable"]

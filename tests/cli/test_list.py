@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 from types import SimpleNamespace
 
 import pytest
 from compiling import Look
+from native.building import RELEASE, build, run, wheels
 
 import remora
 from remora import plugins
@@ -73,4 +75,33 @@ def test_for_people(remora_command, found):
 def test_none(remora_command, monkeypatch):
     monkeypatch.setattr(plugins.registry, "_found", ())
     assert remora_command("list").out.startswith("No plugin is installed")
-    assert json.loads(remora_command("list", "--json").out) == {"plugins": []}
+    assert json.loads(remora_command("list", "--json").out) == {"plugins": [], "natives": []}
+
+
+LIST = "import sys; from remora.cli import main; sys.argv[0] = 'remora'; main()"
+
+
+def test_native_plugins():
+    """One that is loaded, and two that are refused, of the variable."""
+    bad = build(release="NULL")
+    variable = f"{wheels('MLIRDialectPlugin')}:/nowhere.so:{bad}"
+    environment = {"TRITON_PLUGIN_PATHS": variable, "PYTHONWARNINGS": "ignore"}
+    out = run(LIST, "list", **environment)
+    for words in (
+        r"DialectPlugin 0\.1\.0 +loaded +" + RELEASE + " +1 +1 +1 +TRITON_PLUGIN_PATHS",
+        r"nowhere\.so +refused +TRITON_PLUGIN_PATHS",
+        "  passes: plugingpu_conversion\n",
+        "  ops: custom_op\n",
+        "/nowhere.so\n  the native library was refused: it cannot be read: No such file",
+        "the native library was refused: it does not say for which release",
+    ):
+        assert re.search(words, out), out
+    rows = json.loads(run(LIST, "list", "--json", **environment))["natives"]
+    assert [(r["state"], r["verdict"]) for r in rows] == [
+        ("loaded", "fine"),
+        ("refused", "unreadable"),
+        ("refused", "wrong release"),
+    ]
+    assert rows[0]["passes"] == ["plugingpu_conversion"]
+    assert rows[0]["error"] is None
+    assert rows[2]["error"]["where"] == str(bad)

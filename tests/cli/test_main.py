@@ -20,11 +20,11 @@ def test_version(remora_command):
 @pytest.mark.parametrize("arguments", [(), ("--help",), ("-h",)])
 def test_help_names_every_command(remora_command, arguments):
     result = remora_command(*arguments)
-    for command in ("compile", "doctor", "list", "opt", "pipeline", "run"):
+    for command in ("compile", "doctor", "list", "new", "opt", "pipeline", "run"):
         assert command in result.out + result.err
 
 
-@pytest.mark.parametrize("command", ["compile", "doctor", "list", "opt", "pipeline", "run"])
+@pytest.mark.parametrize("command", ["compile", "doctor", "list", "new", "opt", "pipeline", "run"])
 def test_help_of_a_command(remora_command, command):
     result = remora_command(command, "--help")
     assert result.code == 0

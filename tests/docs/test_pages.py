@@ -29,9 +29,18 @@ PAGES = {
         "control.py": "controlled",
         "compose.py": "two edits contradict each other",
     },
+    "native-plugins.md": {
+        "passes.py": "a native pass on Triton 3.",
+        "operations.py": "its own operation, lowered by its own pass",
+        "refuse.py": "begins with b'not '",
+    },
 }
 # What they import.
-MODULES = {"write-a-plugin.md": ["mine.py"], "pipelines.md": ["common.py"]}
+MODULES = {
+    "write-a-plugin.md": ["mine.py"],
+    "pipelines.md": ["common.py"],
+    "native-plugins.md": ["load.py", "common.py"],
+}
 
 
 def files(page: str) -> dict[str, str]:
@@ -43,12 +52,9 @@ def files(page: str) -> dict[str, str]:
     return found
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    for page in PAGES:
-        for name, text in files(page).items():
-            (tmp_path / name).write_text(text)
-    return tmp_path
+def write(page: str, folder: Path) -> None:
+    for name, text in files(page).items():
+        (folder / name).write_text(text)
 
 
 def run(folder: Path, name: str, **environment: str) -> str:
@@ -71,11 +77,13 @@ def test_every_block_is_run(page: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "words"), [program for page in PAGES.values() for program in page.items()]
+    ("page", "name", "words"),
+    [(page, *program) for page, programs in PAGES.items() for program in programs.items()],
 )
-def test_program(folder: Path, name: str, words: str) -> None:
+def test_program(tmp_path: Path, page: str, name: str, words: str) -> None:
+    write(page, tmp_path)
     environment = {}
     if name == "run_it.py":
         pytest.importorskip("torch")
         environment = {"TRITON_INTERPRET": "1"}
-    assert words in run(folder, name, **environment)
+    assert words in run(tmp_path, name, **environment)

@@ -180,20 +180,21 @@ def test_modes_and_options(settings: dict[str, Any]) -> None:
 def test_a_backward_graph_that_is_compiled_later() -> None:
     look = remora.Pipeline("look").insert(Look("seen"), at="ttir/end")
     x = numbers().requires_grad_()
+    SEEN.clear()
     with remora.use(look):
         y = torch.compile(lambda x: torch.sin(x) * x, backend=remora_backend())(x).sum()
-    forward = len(SEEN)
+    assert SEEN
     y.backward()
-    assert len(SEEN) > forward > 0
+    assert len(SEEN) >= 2  # one for each graph
     assert close(x.grad, torch.cos(x) * x + torch.sin(x))
 
 
 def test_in_other_processes(tmp_path: Path) -> None:
     """Over caches on disk: each process gets its own kernels, and from the cache at last."""
-    seen = [in_a_process(tmp_path, used) for used in (False, True, False, True)]
-    assert [s["result"] for s in seen] == ["plus", "times", "plus", "times"]
-    assert [s["own"] for s in seen] == ["times"] * 4
-    assert [bool(s["hits"]) for s in seen] == [False, False, True, True]
+    seen = [in_a_process(tmp_path, used) for used in (True, False, True)]
+    assert [s["result"] for s in seen] == ["times", "plus", "times"]
+    assert [s["own"] for s in seen] == ["times"] * 3
+    assert [bool(s["hits"]) for s in seen] == [False, False, True]
 
 
 def in_a_process(folder: Path, used: bool) -> dict[str, Any]:

@@ -25,14 +25,24 @@ def test_reads(what: str, shape: tuple[int, int]) -> None:
     view_cases.check_reads(what, "cuda", *shape)
 
 
-@pytest.mark.parametrize("k", [32, 64, 128])
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float8_e5m2"])
+@pytest.mark.parametrize(("dtype", "k"), [
+    ("float16", 64), ("float16", 16), ("bfloat16", 32), ("float32", 32), ("float8_e5m2", 128),
+    ("float8_e4m3fn", 32),
+])  # fmt: skip
+def test_buffers_as_one(dtype: str, k: int) -> None:
+    from tlx import view_cases
+
+    view_cases.check_joined("cuda", getattr(torch, dtype), k)
+
+
+@pytest.mark.parametrize(("dtype", "k"), [
+    ("float16", 64), ("float16", 128), ("bfloat16", 256), ("float32", 32), ("float32", 128),
+    ("float8_e5m2", 128), ("float8_e4m3fn", 256),
+])  # fmt: skip
 def test_products_of_parts(dtype: str, k: int) -> None:
     from tlx import view_cases
 
-    if dtype == "float8_e5m2" and k == 32:
-        pytest.skip("half of it is less than the matrix unit multiplies")
-    view_cases.check_halves("cuda", getattr(torch, dtype), k)
+    view_cases.check_parts("cuda", getattr(torch, dtype), k)
 
 
 @pytest.mark.parametrize("what", ["another", "group"])

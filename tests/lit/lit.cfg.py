@@ -1,6 +1,7 @@
 # The configuration of lit: `lit tests/lit`, with the lit of the virtual environment to test.
 # A test is an .mlir file: the command, the input and what is expected in one place.
 
+import importlib.metadata
 import os
 import sys
 import tempfile
@@ -25,3 +26,7 @@ config.substitutions += [  # noqa: F821
     (r"\bfilecheck\b", f"{sys.executable} -m filecheck"),
     (r"%passes", os.path.join(here, "Inputs", "passes.py")),
 ]
+
+# "triton-3.7": what a test names that release cannot read.
+release = ".".join(importlib.metadata.version("triton").split(".")[:2])
+config.available_features.add(f"triton-{release}")  # noqa: F821

@@ -23,8 +23,9 @@ def test_reads(what: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
-def test_halves(dtype: Any) -> None:
-    cases.check_halves("cpu", dtype, 64)
+def test_products_of_parts(dtype: Any) -> None:
+    cases.check_joined("cpu", dtype, 32)
+    cases.check_parts("cpu", dtype, 64)
 
 
 @pytest.mark.parametrize("what", ["another", "group"])

@@ -110,9 +110,9 @@ def test_the_autotuner(launches) -> None:
     tuned[lambda meta: (512 // meta["N"],)](Pointer())
     assert {grid for grid, _, _ in launches} == {(8, 1, 1)}
     assert len({function for _, _, function in launches}) == 1  # the stand-in's only handle
-    functions = [tuned.fn, *tuned.fn.remora_clusters[1].values()]
-    kernels = [k for f in functions for k in f.device_caches[0][0].values()]
-    assert {cluster_of(k.asm["ptx"]) for k in kernels} == {(2, 1, 1), (4, 1, 1), ()}
+    options = {"num_warps": 2, "num_stages": 1}
+    kernels = [tuned.fn[(8,)](Pointer(), **c.kwargs, **options) for c in configs]
+    assert [cluster_of(k.asm["ptx"]) for k in kernels] == [(2, 1, 1), (4, 1, 1), ()]
 
 
 def test_a_configuration_without_a_cluster_is_stock() -> None:
@@ -120,7 +120,7 @@ def test_a_configuration_without_a_cluster_is_stock() -> None:
     assert config.all_kwargs() == triton.Config({"N": 64}, num_warps=2).all_kwargs()
 
 
-@pytest.mark.parametrize("size", [(3, 1, 1), (16, 1, 1), (4, 4, 1), (2, 1), 2, "two", (0, 1, 1)])
+@pytest.mark.parametrize("size", [(3, 3, 1), (16, 1, 1), (4, 4, 1), (2, 1), 2, "two", (0, 1, 1)])
 def test_sizes_that_there_are_not(launches, size) -> None:
     with pytest.raises(KernelArgumentError, match="not the size of a cluster"):
         new_kernel()[(16,)](Pointer(), 64, ctas_per_cga=size)

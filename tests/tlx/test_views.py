@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import pytest
 import triton
 import triton.language as tl
-from tlx.building import build, instructions
+from tlx.building import build, conversions_in_loops, instructions, line_of, loops_of
+from tlx.test_refused import refused
+from tlx.view_cases import attention
 
 import remora.tlx as tlx
+from remora import errors
+from remora.tlx.lower.layouts import MemDesc, NvmmaShared, SwizzledShared, element_type
+from remora.tlx.lower.views import relaid
+
+F16, F32, I8 = (element_type(name) for name in ("fp16", "fp32", "int8"))
+WIDE = NvmmaShared(128, False, 16)
 
 
 @triton.jit
@@ -175,3 +184,151 @@ def test_products_of_slices(what: str, k: int, products: int, swizzle: str) -> N
     name = re.search(rf"local_alloc .*memdesc<1x128x{k}xf16, (#\w+)", text)
     assert name
     assert f"{name.group(1)} = #ttg.nvmma_shared<{{swizzlingByteWidth = {swizzle}" in text
+
+
+# --- attention -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("pipelined", [False, True])
+@pytest.mark.parametrize(("dtype", "m", "n", "d", "warps"), [
+    ("fp16", 64, 128, 128, 4), ("bf16", 128, 64, 64, 4), ("fp16", 128, 128, 64, 8),
+    ("fp16", 64, 16, 64, 4),
+])  # fmt: skip
+def test_attention_stays_in_registers(
+    dtype: str, m: int, n: int, d: int, warps: int, pipelined: bool
+) -> None:
+    compiled = build(
+        attention, "cuda:90", q=f"*{dtype}", k=f"*{dtype}", v=f"*{dtype}", o="*fp32", n="i32",
+        scale="fp32", M=m, N=n, D=d, PIPELINED=pipelined, options={"num_warps": warps},
+    )  # fmt: skip
+    text = compiled.asm["ttgir"]
+    assert conversions_in_loops(text) == []
+    assert "ttg.local_load" not in text
+    bodies = [b for b in loops_of(compiled.asm["ptx"]) if "wgmma.mma_async" in b]
+    # Nothing goes through shared memory but the copies.
+    assert bodies
+    assert not any(instructions(b, r"ld\.shared|st\.shared|[sl][td]matrix") for b in bodies)
+    assert "ttg.memdesc_trans" in text
+    loop = text[text.index("scf.for") :]
+    assert loop.count("ttng.warp_group_dot ") == (3 if pipelined else 2)
+    counts = instructions(compiled.asm["ptx"], r"wgmma\.wait_group\S* (\d+)")
+    assert counts == (["0", "1", "0", "0"] if pipelined else ["0", "0"])
+    assert compiled.metadata.shared == 2 * d * (m + 4 * n)
+
+
+def test_conversions_are_counted() -> None:
+    text = build(
+        views, "cuda:90", p="*fp16", q="*fp16", r="*fp16", i="i32", n="i32", WHAT="carried"
+    ).asm["ttgir"]
+    loop = re.sub(
+        r"(scf\.for .*)", r"\1\n      %z = ttg.convert_layout %y : tensor<8xf32, #blocked>", text
+    )
+    assert len(conversions_in_loops(loop)) == len(conversions_in_loops(text)) + 1
+
+
+# --- refused -------------------------------------------------------------------------------------
+
+
+@triton.jit
+def bad(p, q, i, WHAT: tl.constexpr, D: tl.constexpr = 64):
+    buf = tlx.local_alloc((D, D), tlx.dtype_of(p), 2)  # allocated
+    v = buf[0]
+    if WHAT == "dims":
+        tlx.local_trans(v, (0, 2))  # dims
+    if WHAT == "dims of another rank":
+        tlx.local_trans(v, (0,))  # dims of another rank
+    if WHAT == "dims a number":
+        tlx.local_trans(v, 1)  # dims a number
+    if WHAT == "transposed allocation":
+        tlx.local_trans(buf)  # transposed allocation
+    if WHAT == "past the end":
+        tlx.subslice(v, D, D // 2)  # past the end
+    if WHAT == "not at a multiple":
+        tlx.subslice(v, D // 4, D // 2)  # not at a multiple
+    if WHAT == "not a power":
+        tlx.local_slice(v, (0, 0), (48, D))  # not a power
+    if WHAT == "one offset":
+        tlx.local_slice(v, (0,), (D, D))  # one offset
+    if WHAT == "offset at run time":
+        tlx.subslice(v, i, D // 2)  # offset at run time
+    if WHAT == "larger":
+        tlx.local_reinterpret(v, tl.float32)  # larger
+    if WHAT == "no element type":
+        tlx.local_reinterpret(v, 16)  # no element type
+    if WHAT == "many of another width":
+        tlx.local_reinterpret(buf, tl.int8)  # many of another width
+    if WHAT == "a slice reinterpreted":
+        w = tlx.local_reinterpret(tlx.subslice(v, 0, D // 2), tl.int16)  # a slice reinterpreted
+        tl.store(q, tl.max(tlx.local_load(w).to(tl.float32)))
+    if WHAT == "index of one buffer":
+        v[0]  # index of one buffer
+    if WHAT == "a cut swizzle":
+        w = tlx.local_trans(tlx.subslice(v, 0, 8))
+        acc = tlx.async_dot_wait(0, tlx.async_dot(v, tlx.local_slice(w, (0, 0), (8, 8))))
+        tl.store(q, tl.max(acc))
+    if WHAT == "orders that disagree":
+        # K has to be contiguous where elements are of 8 bits.
+        other = tlx.local_alloc((D, D), tlx.dtype_of(p), 1)
+        acc = tlx.async_dot(other[0], tlx.local_trans(v))
+        acc = tlx.async_dot(other[0], v, acc)  # orders that disagree
+        tl.store(q, tl.max(tlx.async_dot_wait(0, acc)))
+    if WHAT == "other bytes":
+        w = tlx.local_reinterpret(v, tl.float8e5, (D // 2, 2 * D))  # other bytes
+        tl.store(q, tl.max(tlx.local_load(w).to(tl.float32)))
+        acc = tlx.async_dot(v, tlx.local_trans(v))  # multiplied
+        tl.store(q, tl.max(tlx.async_dot_wait(0, acc)))
+
+
+@pytest.mark.parametrize(("what", "kind"), [
+    ("dims", errors.WrongShape),
+    ("dims of another rank", errors.WrongShape),
+    ("dims a number", errors.WrongType),
+    ("transposed allocation", errors.WrongType),
+    ("past the end", errors.WrongShape),
+    ("not at a multiple", errors.WrongShape),
+    ("not a power", errors.WrongShape),
+    ("one offset", errors.WrongShape),
+    ("offset at run time", errors.NotConstant),
+    ("larger", errors.WrongShape),
+    ("no element type", errors.WrongDtype),
+    ("many of another width", errors.WrongDtype),
+    ("a slice reinterpreted", errors.WrongType),
+    ("index of one buffer", errors.WrongType),
+    ("orders that disagree", errors.ConflictingLayouts),
+    ("other bytes", errors.ConflictingLayouts),
+])  # fmt: skip
+def test_refused(what: str, kind: type[errors.RemoraError]) -> None:
+    pointer = "*fp8e5" if what in ("orders that disagree", "other bytes") else "*fp16"
+    error = refused(kind, bad, "cuda:90", p=pointer, q="*fp32", i="i32", WHAT=what)
+    if what != "index of one buffer":  # it is Python's own syntax: Triton names the line
+        assert line_of(bad, f"# {what}") in error.where
+    if kind is errors.ConflictingLayouts:
+        assert line_of(bad, "# allocated") in error.where
+    if what == "orders that disagree":
+        assert "local_trans at" in error.where
+
+
+# --- reads of other shapes -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("source", "to", "expected"), [
+    # The same rows in other elements: the swizzle of bytes stays.
+    (MemDesc((64, 64), F16, WIDE), MemDesc((64, 128), I8), NvmmaShared(128, False, 8)),
+    (MemDesc((64, 64), F16, WIDE), MemDesc((32, 64), F16), WIDE),
+    (MemDesc((64, 128), F16, WIDE), MemDesc((64, 64), F32), NvmmaShared(128, False, 32)),
+    # Panels of all rows; rows of another width; columns that are contiguous.
+    (MemDesc((64, 128), F16, WIDE), MemDesc((32, 128), F16), None),
+    (MemDesc((64, 64), F16, WIDE), MemDesc((32, 128), F16), None),
+    (MemDesc((64, 64), F16, NvmmaShared(128, True, 16)), MemDesc((64, 128), I8), None),
+    # Without a swizzle everything is where its number is.
+    (MemDesc((64, 64), F16, SwizzledShared.plain((1, 0))), MemDesc((1024,), F32),
+     SwizzledShared.plain((0,))),
+    (MemDesc((64, 64), F16, SwizzledShared.plain((0, 1))), MemDesc((1024,), F32), None),
+    (MemDesc((64, 64), F16, SwizzledShared(8, 1, 8, (1, 0))), MemDesc((64, 32), F32),
+     SwizzledShared(4, 1, 8, (1, 0))),
+    (MemDesc((64, 64), F16, SwizzledShared(8, 1, 8, (1, 0))), MemDesc((4, 64), F16),
+     None),
+])  # fmt: skip
+def test_where_bytes_are(source: MemDesc, to: MemDesc, expected: Any) -> None:
+    assert source.layout is not None
+    assert relaid(source.layout, source, to) == expected

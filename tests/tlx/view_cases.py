@@ -74,11 +74,11 @@ READS = (
 
 
 @triton.jit
-def halves(p, q, r, M: tl.constexpr, N: tl.constexpr, K: tl.constexpr):
-    """A product whose A is two buffers, read as one, and whose B is read in parts."""
+def joined(p, q, r, M: tl.constexpr, N: tl.constexpr, K: tl.constexpr):
+    """A product whose A is two buffers, read as one, and whose B is a transposed part."""
     a = tlx.local_alloc((M // 2, K), tlx.dtype_of(p), 2)
-    b = tlx.local_alloc((N, K), tlx.dtype_of(q), 1)
-    m, n, k = tl.arange(0, M // 2), tl.arange(0, N), tl.arange(0, K)
+    b = tlx.local_alloc((2 * N, K), tlx.dtype_of(q), 1)
+    m, n, k = tl.arange(0, M // 2), tl.arange(0, 2 * N), tl.arange(0, K)
     for i in tl.static_range(2):
         at = p + (i * (M // 2) + m[:, None]) * K + k[None, :]
         tlx.async_load(at, a[i])
@@ -86,19 +86,42 @@ def halves(p, q, r, M: tl.constexpr, N: tl.constexpr, K: tl.constexpr):
     tlx.async_load_commit_group()
     tlx.async_load_wait_group(0)
     whole = tlx.local_reinterpret(a, tlx.dtype_of(p), [M, K])
+    part = tlx.local_trans(tlx.local_slice(b[0], [N, 0], [N, K]))
+    acc = tlx.async_dot_wait(0, tlx.async_dot(whole, part))
+    tl.store(r + tl.arange(0, M)[:, None] * N + tl.arange(0, N)[None, :], acc)
+
+
+def check_joined(device: str, dtype: Any, k: int) -> None:
+    p, q = (torch.randn((128, k), device=device).to(dtype) for _ in range(2))
+    r = torch.zeros((128, 64), device=device)
+    joined[(1,)](p, q, r, 128, 64, k)
+    expected = p.double() @ q[64:].double().T
+    assert (r.double() - expected).norm() < 2e-3 * expected.norm()
+
+
+@triton.jit
+def parts(p, q, r, M: tl.constexpr, N: tl.constexpr, K: tl.constexpr):
+    """A product in four parts of K, of buffers that hold all of it."""
+    a = tlx.local_alloc((M, K), tlx.dtype_of(p), 1)
+    b = tlx.local_alloc((N, K), tlx.dtype_of(q), 1)
+    m, n, k = tl.arange(0, M), tl.arange(0, N), tl.arange(0, K)
+    tlx.async_load(p + m[:, None] * K + k[None, :], a[0])
+    tlx.async_load(q + n[:, None] * K + k[None, :], b[0])
+    tlx.async_load_commit_group()
+    tlx.async_load_wait_group(0)
     acc = tl.zeros((M, N), tl.float32)
-    for i in tl.static_range(0, K, K // 2):
-        left = tlx.subslice(whole, i, K // 2)
-        right = tlx.local_trans(tlx.subslice(b[0], i, K // 2))
+    for i in tl.static_range(0, K, K // 4):
+        left = tlx.subslice(a[0], i, K // 4)
+        right = tlx.local_slice(tlx.local_trans(b[0]), [i, 0], [K // 4, N])
         acc = tlx.async_dot(left, right, acc)
     acc = tlx.async_dot_wait(0, acc)
-    tl.store(r + tl.arange(0, M)[:, None] * N + n[None, :], acc)
+    tl.store(r + m[:, None] * N + n[None, :], acc)
 
 
-def check_halves(device: str, dtype: Any, k: int) -> None:
+def check_parts(device: str, dtype: Any, k: int) -> None:
     p, q = (torch.randn(s, device=device).to(dtype) for s in ((128, k), (64, k)))
     r = torch.zeros((128, 64), device=device)
-    halves[(1,)](p, q, r, 128, 64, k)
+    parts[(1,)](p, q, r, 128, 64, k)
     expected = p.double() @ q.double().T
     assert (r.double() - expected).norm() < 2e-3 * expected.norm()
 

@@ -20,6 +20,7 @@ _COMMANDS = {
     "opt": "remora.cli.opt:opt",
     "compile": "remora.cli.compile:compile_kernel",
     "run": "remora.cli.run:run",
+    "new": "remora.cli.new:new",
 }
 
 

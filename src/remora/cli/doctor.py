@@ -17,6 +17,7 @@ from typing import Annotated, Any
 import typer
 
 from remora import __version__
+from remora.cli.natives import natives
 from remora.errors import UnsupportedTriton
 from remora.host.targets import KNOWN_TARGETS, gpu_target
 
@@ -37,7 +38,8 @@ def doctor(
 ) -> None:
     """Say what this machine has: Triton and its features, tools, targets, GPU.
 
-    Exit code 1 where Remora cannot work, or a target does not compile.
+    Exit code 1 where Remora cannot work, a target does not compile, or a native
+    plugin that is named here is refused.
     """
     report = examine()
     if as_json:
@@ -53,6 +55,7 @@ def examine() -> dict[str, Any]:
     triton = _triton()
     works = "error" not in triton
     targets = [_target(name) for name in KNOWN_TARGETS] if works else []
+    native = natives() if works else []
     return {
         "remora": __version__,
         "python": {"version": platform.python_version(), "executable": sys.executable},
@@ -60,8 +63,11 @@ def examine() -> dict[str, Any]:
         "triton": triton,
         "tools": _tools() if works else [],
         "targets": targets,
+        "natives": native,
         "gpu": _gpu(),
-        "ok": works and all(target["ok"] for target in targets),
+        "ok": works
+        and all(target["ok"] for target in targets)
+        and not any(row["error"] for row in native),
     }
 
 
@@ -176,6 +182,8 @@ def _show(report: dict[str, Any]) -> None:
         section(f"Triton {triton['version']}", [*rows, *_features(triton["features"])])
         section("Tools", [(t["name"], _tool(t, triton["path"])) for t in report["tools"]])
         section("Targets", [(t["target"], _outcome(t)) for t in report["targets"]])
+        if report["natives"]:
+            section("Native plugins", [_native(row) for row in report["natives"]])
     gpu = report["gpu"]
     found = (
         f"{gpu['count']} x {gpu['name']}, {gpu['memory_gib']} GiB, {gpu['runtime']}" if gpu else ""
@@ -196,6 +204,16 @@ def _tool(tool: dict[str, Any], triton_path: str) -> Any:
         return Text("not found", "yellow")
     path = tool["path"].replace(triton_path, "triton", 1)
     return f"{tool['version'] or ''}  {path}".strip()
+
+
+def _native(row: dict[str, Any]) -> tuple[str, Any]:
+    from rich.text import Text
+
+    if not row["error"]:
+        return row["source"], f"{row['state']}  {row['path']}"
+    missing = not Path(row["path"]).exists()
+    why = "points nowhere" if missing else row["error"]["what"]
+    return row["source"], Text.assemble((why, "bold red"), f"  {row['path']}")
 
 
 def _outcome(target: dict[str, Any]) -> Any:

@@ -16,18 +16,26 @@ if TYPE_CHECKING:
 def list_plugins(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")] = False,
 ) -> None:
-    """List the plugins found here, what each brings, and why one was refused."""
+    """List the plugins found here, what each brings, and why one was refused.
+
+    Native ones are those of installed distributions and of TRITON_PLUGIN_PATHS.
+    """
+    from remora.cli import natives, show
     from remora.plugins import registry
 
-    rows = [_row(found) for found in registry.found()]
+    rows, native = [_row(found) for found in registry.found()], natives.natives()
     if as_json:
-        typer.echo(json.dumps({"plugins": rows}, indent=2))
-    elif rows:
+        typer.echo(json.dumps({"plugins": rows, "natives": native}, indent=2))
+        return
+    if rows:
         _show(rows)
-    else:
+    if native:
+        typer.echo()
+        natives.show(native, show.console())
+    if not rows and not native:
         typer.echo(
             "No plugin is installed: no distribution here has an entry point "
-            "in the group remora.plugins."
+            "in the groups remora.plugins and remora.native."
         )
 
 

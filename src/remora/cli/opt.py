@@ -16,7 +16,7 @@ from remora.errors import IRParseError, StageFailed
 if TYPE_CHECKING:
     from xdsl.passes import ModulePass
 
-    from remora.pipeline import StockRef
+    from remora.pipeline.subjects import CompiledPass
 
 _TARGET_OF_MODULE = re.compile(r'ttg\.target = "([^"]+)"')
 _DEFAULT_TARGET = "cuda:90"
@@ -30,7 +30,8 @@ def opt(
             "-p",
             "--passes",
             help='What to run: "pass{arg=1},package.module:Class", file.py:Class, or a stock pass, '
-            'with what its binding takes: "common.cse,convert_to_ttgpuir("cuda:90", 4, 32, 1)". '
+            'with what its binding takes: "common.cse,convert_to_ttgpuir("cuda:90", 4, 32, 1)", '
+            'or a native plugin\'s: "Plugin.pass("4")", library.so:pass. '
             "Without it the module is parsed, verified and printed.",
         ),
     ] = "",
@@ -68,12 +69,12 @@ def opt(
     from remora.cli.passes import passes_of
     from remora.host.targets import context_of, gpu_target
     from remora.pipeline import run_pass
-    from remora.pipeline.subjects import StockRef, describe
+    from remora.pipeline.subjects import CompiledPass, describe
 
-    host.features()
     name = "standard input" if file == "-" else file
     text = _read(file)
     to_run = passes_of(passes) if passes else []
+    host.features()
     if not target:
         own = _TARGET_OF_MODULE.search(text)
         target = own.group(1) if own else _DEFAULT_TARGET
@@ -93,7 +94,7 @@ def opt(
         return str(module if locations else module.str_nodebug()).rstrip()
 
     for group in _groups(to_run, alone=verify_each or print_after_all):
-        if isinstance(group[0], StockRef):
+        if isinstance(group[0], CompiledPass):
             _run_stock(group, module, name)
         else:
             module = run_pass(group[0], module, place=f"remora opt {name}")
@@ -103,19 +104,19 @@ def opt(
     typer.echo(printed(module))
 
 
-def _groups(passes: Sequence[ModulePass | StockRef], *, alone: bool) -> list[list[Any]]:
+def _groups(passes: Sequence[ModulePass | CompiledPass], *, alone: bool) -> list[list[Any]]:
     """Stock passes that follow each other, together unless each is to run alone."""
-    from remora.pipeline.subjects import StockRef
+    from remora.pipeline.subjects import CompiledPass
 
     numbers = {i: i for i in range(len(passes))}
     if not alone:
         for i in range(1, len(passes)):
-            if isinstance(passes[i], StockRef) and isinstance(passes[i - 1], StockRef):
+            if isinstance(passes[i], CompiledPass) and isinstance(passes[i - 1], CompiledPass):
                 numbers[i] = numbers[i - 1]
     return [[passes[i] for i in group] for _, group in groupby(numbers, key=numbers.get)]
 
 
-def _run_stock(passes: Sequence[StockRef], module: Any, name: str) -> None:
+def _run_stock(passes: Sequence[CompiledPass], module: Any, name: str) -> None:
     """Run stock passes in the module, in place.
 
     Raises:

@@ -12,29 +12,38 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from remora import host
 from remora.errors import PipelineError, PluginError
-from remora.pipeline import PassRef, StockRef, stock
-from remora.pipeline.subjects import find_stock, parameters_of, stock_passes
+from remora.native.loading import load_native, natives
+from remora.pipeline import PassRef, stock
+from remora.pipeline.subjects import CompiledPass, find_stock, parameters_of, stock_passes
 from remora.plugins import registry
 from remora.plugins.discovery import pass_class
 
 if TYPE_CHECKING:
     from xdsl.passes import ModulePass
 
+    from remora.native.passes import NativePass
 
-def passes_of(text: str) -> list[ModulePass | StockRef]:
+
+def passes_of(text: str) -> list[ModulePass | CompiledPass]:
     """The passes of ``name{key=value ...},package.module:Class{...},common.cse,stock(1,"a")``.
 
     A name is that of a stock pass, or is looked up over all plugins. A Python
     pass takes its arguments in braces, as xDSL writes them: numbers, ``true``,
     ``false``, strings in double quotes, several with commas. A stock pass takes
-    what its binding takes, in parentheses.
+    what its binding takes, in parentheses; so does a native plugin's, by the
+    plugin's name or by its file: ``Plugin.pass("4")``, ``library.so:pass("4")``.
 
     Raises:
         PipelineError: the text, or an argument, is not so written.
         PluginError: there is no such pass, or a plugin's has the name of a stock one.
     """
-    return [_make(part) for part in _split(text)]
+    parts = _split(text)
+    # First: some releases load native plugins while libtriton is imported.
+    native = {part: found for part in parts if (found := _native_pass(part)) is not None}
+    host.features()
+    return [native.get(part) or _make(part) for part in parts]
 
 
 def _split(text: str) -> list[str]:
@@ -58,10 +67,38 @@ def _split(text: str) -> list[str]:
     return parts
 
 
-def _make(part: str) -> ModulePass | StockRef:
-    """One pass, from its name and arguments."""
+def _name_and_arguments(part: str) -> tuple[str, str]:
     name = re.split(r"[{(]", part, maxsplit=1)[0].strip()
-    arguments = part[part.index(name) + len(name) :].strip()
+    return name, part[part.index(name) + len(name) :].strip()
+
+
+def _native_pass(part: str) -> NativePass | None:
+    """The pass of a native plugin, which is loaded for it; None where another is meant."""
+    name, arguments = _name_and_arguments(part)
+    if re.search(r"\.so[.\d]*:", name):
+        place, _, name = name.rpartition(":")
+        library = load_native(place)
+    else:
+        plugin, _, name = name.partition(".")
+        found = natives.library(plugin) if name else None
+        if found is None:
+            return None
+        library = found
+    try:
+        given, keywords = _call(arguments)
+    except ValueError:
+        given, keywords = [], {arguments: ""}
+    if keywords:
+        raise PipelineError(
+            f"the arguments of the native pass {name!r} are not so written: {arguments}",
+            hint=f'texts in parentheses: {name}("4")',
+        )
+    return library.pass_(name, *given)
+
+
+def _make(part: str) -> ModulePass | CompiledPass:
+    """One pass, from its name and arguments."""
+    name, arguments = _name_and_arguments(part)
     if ":" in name:
         return _python_pass(_class(name), name, arguments)
     found = _named(name)
@@ -93,13 +130,10 @@ def _named(name: str) -> type[ModulePass] | str:
     return cls
 
 
-def _stock_pass(name: str, arguments: str) -> StockRef:
+def _stock_pass(name: str, arguments: str) -> CompiledPass:
     try:
-        call = ast.parse(f"f{arguments or '()'}", mode="eval").body
-        assert isinstance(call, ast.Call), arguments
-        given = [_literal(a) for a in call.args]
-        keywords = {str(k.arg): _literal(k.value) for k in call.keywords}
-    except (SyntaxError, ValueError, AssertionError):
+        given, keywords = _call(arguments)
+    except ValueError:
         takes = parameters_of(find_stock(name))
         raise PipelineError(
             f"the arguments of the stock pass {name!r} are not so written: {arguments}",
@@ -108,6 +142,22 @@ def _stock_pass(name: str, arguments: str) -> StockRef:
     reference = stock(name, *given, **keywords)
     reference.check()
     return reference
+
+
+def _call(arguments: str) -> tuple[list[Any], dict[str, Any]]:
+    """The values of arguments in parentheses.
+
+    Raises:
+        ValueError: they are not so written.
+    """
+    try:
+        call = ast.parse(f"f{arguments or '()'}", mode="eval").body
+    except SyntaxError as error:
+        raise ValueError(arguments) from error
+    if not isinstance(call, ast.Call):
+        raise ValueError(arguments)
+    given = [_literal(a) for a in call.args]
+    return given, {str(k.arg): _literal(k.value) for k in call.keywords}
 
 
 def _literal(node: ast.expr) -> Any:

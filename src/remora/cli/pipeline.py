@@ -22,8 +22,9 @@ def pipeline(
     from remora.host.targets import gpu_target
     from remora.pipeline import overview
 
+    pipelines = pipelines_of(with_ or [])  # first: they may load native plugins
     host.features()
-    view = overview(gpu_target(target), language, pipelines_of(with_ or []))
+    view = overview(gpu_target(target), language, pipelines)
     if as_json:
         typer.echo(json.dumps(view, indent=2))
     else:

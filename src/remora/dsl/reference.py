@@ -141,10 +141,10 @@ def numpy_dtype(dtype: Any) -> np.dtype[Any]:
         tl.float8e4b8: ml_dtypes.float8_e4m3fnuz,
         tl.float8e5b16: ml_dtypes.float8_e5m2fnuz,
     }
-    if dtype in special:
-        return np.dtype(special[dtype])
     if dtype.is_ptr():
         return np.dtype(np.uint64)
+    if dtype in special:
+        return np.dtype(special[dtype])
     return np.dtype(
         {"int1": "bool", "fp16": "float16", "fp32": "float32", "fp64": "float64"}.get(
             dtype.name, dtype.name

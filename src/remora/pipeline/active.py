@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from types import FrameType
 from typing import Any
 
 from remora import host
@@ -63,6 +65,8 @@ class Active:
         self._lock = threading.Lock()
         self._process: tuple[Pipeline, ...] = ()
         self.scope: ContextVar[Scope] = ContextVar("remora", default=Scope())  # noqa: B039
+        #: Whether Inductor, where it compiles here, keeps the kernels by what is in force.
+        self.inductor_knows: ContextVar[bool] = ContextVar("Inductor knows", default=False)
         self.cache_key = _launch_key(self)
 
     def pipelines(self) -> tuple[Pipeline, ...]:
@@ -83,6 +87,8 @@ class Active:
         """See ``StageClient``."""
         names = list(stages)
         by_stage = edits_by_stage(self.pipelines(), backend.target, names)
+        known = self.scope.get().pipelines if self.inductor_knows.get() else ()
+        _check_inductor((e for edits in by_stage.values() for e in edits), known)
         by_name = any(e.when.kernel for edits in by_stage.values() for e in edits)
         # From the first edit on every stage says, if it fails, what was edited.
         edited = [names.index(name) for name in by_stage if name in names]
@@ -114,8 +120,23 @@ class Active:
         """Put pipelines in force for the kernels launched or compiled inside, on this thread."""
         if not all(isinstance(p, Pipeline) for p in pipelines):
             raise PipelineError("use takes pipelines", hint="with remora.use(pipeline): ...")
+        with self._in(self.scope.get().within(pipelines)):
+            yield
+
+    @contextmanager
+    def for_inductor(self, *pipelines: Pipeline) -> Iterator[None]:
+        """Put these in force, and no others of ``use``, for kernels that Inductor keeps by them."""
+        token = self.inductor_knows.set(True)
+        try:
+            with self._in(Scope(tuple(dict.fromkeys(pipelines)))):
+                yield
+        finally:
+            self.inductor_knows.reset(token)
+
+    @contextmanager
+    def _in(self, scope: Scope) -> Iterator[None]:
         host.install(self)
-        token = self.scope.set(self.scope.get().within(pipelines))
+        token = self.scope.set(scope)
         try:
             yield
         finally:
@@ -175,6 +196,30 @@ def _check_stage(edit: Edit, names: list[str], target: str) -> None:
         hint=f"stages with passes: {', '.join(with_passes)}; any of {', '.join(names)} can be "
         "overridden",
     )
+
+
+def _check_inductor(edits: Iterable[Edit], known: tuple[Pipeline, ...]) -> None:
+    """Refuse to edit a kernel of Inductor's that it would keep, and use, as a stock one.
+
+    Edits with a trigger concern kernels whose source says so.
+
+    Args:
+        edits: those in force. known: pipelines by which Inductor keeps the kernel.
+    """
+    heuristics = sys.modules.get("torch._inductor.runtime.triton_heuristics")
+    if heuristics is None:
+        return
+    ids = {id(edit) for pipeline in known for edit in pipeline.edits}
+    edit = next((e for e in edits if not e.trigger and id(e) not in ids), None)
+    frame: FrameType | None = sys._getframe() if edit is not None else None
+    while frame is not None and frame.f_globals is not vars(heuristics):
+        frame = frame.f_back
+    if frame is not None:
+        raise PipelineError(
+            "torch.compile would keep this kernel in its caches as one without pipelines",
+            where=f"{edit} (pipeline {edit.pipeline})" if edit else "",
+            hint='write torch.compile(..., backend="remora")',
+        )
 
 
 active = Active()

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any, Literal
 from remora.errors import PipelineError
 from remora.pipeline.conditions import ALWAYS, Condition, condition
 from remora.pipeline.content import content_hash
-from remora.pipeline.subjects import PassRef, StockRef, describe, trigger_of
+from remora.pipeline.subjects import CompiledPass, PassRef, describe, trigger_of
 
 if TYPE_CHECKING:
     from xdsl.passes import ModulePass
 
 Side = Literal["before", "after", "start", "end"]
-Subject = Any  # PassRef | StockRef | ModulePass; the latter comes from xDSL
+Subject = Any  # PassRef | CompiledPass | ModulePass; the latter comes from xDSL
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -194,10 +194,13 @@ class Pipeline:
     Pipelines add up: ``a + b`` makes a's edits first, then b's; at one place a's
     passes run before b's. Edits that contradict each other are an error, when a
     stage is compiled, that names both.
+
+    content: what else joins the key, for kernels that depend on more than edits.
     """
 
     name: str
     edits: tuple[Edit, ...] = ()
+    content: str = ""
     _key: list[str] = field(default_factory=list, repr=False)
 
     def _with(self, edit: Edit) -> Pipeline:
@@ -206,7 +209,8 @@ class Pipeline:
     def __add__(self, other: Pipeline) -> Pipeline:
         if not isinstance(other, Pipeline):
             return NotImplemented
-        return Pipeline(f"{self.name} + {other.name}", (*self.edits, *other.edits))
+        name, content = f"{self.name} + {other.name}", self.content + other.content
+        return Pipeline(name, (*self.edits, *other.edits), content)
 
     def when(
         self,
@@ -230,7 +234,7 @@ class Pipeline:
 
     def insert(
         self,
-        subject: PassRef | StockRef | ModulePass,
+        subject: PassRef | CompiledPass | ModulePass,
         *,
         before: str | None = None,
         after: str | None = None,
@@ -239,8 +243,8 @@ class Pipeline:
         """Run a pass at a place.
 
         Args:
-            subject: an ``xdsl.passes.ModulePass``, a ``PassRef`` to one, or a
-                stock pass (``remora.stock("common.cse")``).
+            subject: an ``xdsl.passes.ModulePass``, a ``PassRef`` to one, a stock
+                pass (``remora.stock("common.cse")``), or one of a native plugin.
             before, after: an anchor ``stage/pass`` or ``stage/pass#n``, n from 1
                 where the stage runs the pass more than once.
             at: ``"stage/start"`` or ``"stage/end"``.
@@ -272,13 +276,13 @@ class Pipeline:
         stage, name = self._split("disable", anchor)
         return self._with(Disable(stage=stage, anchor=name, pipeline=self.name))
 
-    def replace(self, anchor: str, subject: PassRef | StockRef | ModulePass) -> Pipeline:
+    def replace(self, anchor: str, subject: PassRef | CompiledPass | ModulePass) -> Pipeline:
         """Run a pass in the place of the stock pass ``anchor``."""
         stage, name = self._split("replace", anchor)
         self._check_subject(subject)
         return self._with(Replace(subject_=subject, stage=stage, anchor=name, pipeline=self.name))
 
-    def passes(self, stage: str, *subjects: PassRef | StockRef | ModulePass) -> Pipeline:
+    def passes(self, stage: str, *subjects: PassRef | CompiledPass | ModulePass) -> Pipeline:
         """Run these passes, and no others, in the place of all stock passes of a stage.
 
         What the stage does beside running passes (metadata, for one) stays.
@@ -321,7 +325,7 @@ class Pipeline:
 
     def _check_subject(self, subject: Subject) -> None:
         a_pass = hasattr(subject, "apply") and not isinstance(subject, type)
-        if not isinstance(subject, (PassRef, StockRef)) and not a_pass:
+        if not isinstance(subject, (PassRef, CompiledPass)) and not a_pass:
             raise PipelineError(
                 f"{subject!r} is not a pass",
                 where=f"pipeline {self.name!r}",
@@ -332,5 +336,5 @@ class Pipeline:
     def key(self) -> str:
         """A hash over the content of every edit: passes, functions, arguments, places."""
         if not self._key:
-            self._key.append(content_hash(self.edits))
+            self._key.append(content_hash(self.edits) + self.content)
         return self._key[0]

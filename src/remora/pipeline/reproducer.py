@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from remora.errors import RemoraError
 from remora.host import captured_stderr, features, parse_text
 from remora.pipeline.stage import StockPass
-from remora.pipeline.subjects import StockRef
+from remora.pipeline.subjects import CompiledPass
 
 if TYPE_CHECKING:
     from xdsl.passes import ModulePass
@@ -69,7 +69,9 @@ def python_pass_on_command_line(module_pass: ModulePass) -> str:
     return name + arguments
 
 
-def explain(before: str, passes: Sequence[StockPass | StockRef], context: Any) -> tuple[str, str]:
+def explain(
+    before: str, passes: Sequence[StockPass | CompiledPass], context: Any
+) -> tuple[str, str]:
     """Run stock passes one by one, to see which one fails: what MLIR says, and where.
 
     Args:

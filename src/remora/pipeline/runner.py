@@ -27,7 +27,7 @@ from remora.pipeline.reproducer import (
     write_reproducer,
 )
 from remora.pipeline.stage import Box, PassList, Session, StockPass, anchors
-from remora.pipeline.subjects import StockRef, describe, find_stock, load_pass
+from remora.pipeline.subjects import CompiledPass, describe, load_pass
 
 if TYPE_CHECKING:
     from xdsl.passes import ModulePass
@@ -178,11 +178,11 @@ class Runner(Session):
             self._subject(subject, segment)
 
     def _subject(self, subject: Any, segment: _Segment) -> None:
-        """Run what an edit put here: a stock pass, a Python pass, or nothing."""
+        """Run what an edit put here: a compiled pass, a Python pass, or nothing."""
         if subject is None:
             return
-        if isinstance(subject, StockRef):
-            find_stock(subject.name)  # an unknown one is an error before anything runs
+        if isinstance(subject, CompiledPass):
+            subject.adder()  # an unknown one is an error before anything runs
             segment.passes.append(subject)
             return
         segment.flush()
@@ -206,7 +206,7 @@ class _Segment:
         self.context_debug = passes.debug
         self.box = box
         self.name = name
-        self.passes: list[StockPass | StockRef] = []
+        self.passes: list[StockPass | CompiledPass] = []
 
     def flush(self) -> None:
         """Run them.

@@ -1,4 +1,4 @@
-"""What an edit can put into a stage: Python passes, and stock passes by name."""
+"""What an edit can put into a stage: Python passes, and compiled passes by name."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from remora.errors import PipelineError
 from remora.pipeline.stage import as_call
@@ -63,12 +63,22 @@ class PassRef:
 
 
 @dataclass(frozen=True)
-class StockRef:
-    """A stock pass by name, with arguments: see ``stock``."""
+class CompiledPass:
+    """A pass in C++, by name, with arguments: what libtriton's binding adds to a pass manager."""
 
     name: str
     arguments: tuple[Any, ...] = ()
     keywords: tuple[tuple[str, Any], ...] = ()
+
+    kind: ClassVar[str] = "compiled"
+
+    def adder(self) -> Callable[..., Any]:
+        """What adds the pass to a pass manager.
+
+        Raises:
+            RemoraError: there is no such pass.
+        """
+        raise NotImplementedError
 
     def on_command_line(self) -> str:
         """As ``remora opt -p`` takes it."""
@@ -86,15 +96,27 @@ class StockRef:
         Raises:
             PipelineError: there is no such pass, or it takes other arguments.
         """
-        adder = find_stock(self.name)
+        adder = self.adder()
         try:
             adder(manager, *self.arguments, **dict(self.keywords))
-        except TypeError as error:
+        except (TypeError, ValueError, RuntimeError) as error:  # the latter: C++ exceptions
+            says = "" if isinstance(error, TypeError) else f": {error}"
             raise PipelineError(
-                f"the stock pass {self.name!r} does not take these arguments",
+                f"the {self.kind} pass {self.name!r} does not take these arguments{says}",
                 where=self.on_command_line(),
                 hint=f"it takes {parameters_of(adder)}",
             ) from error
+
+
+@dataclass(frozen=True)
+class StockRef(CompiledPass):
+    """A stock pass by name, with arguments: see ``stock``."""
+
+    kind: ClassVar[str] = "stock"
+
+    def adder(self) -> Callable[..., Any]:
+        """See ``CompiledPass``."""
+        return find_stock(self.name)
 
 
 def parameters_of(adder: Callable[..., Any]) -> str:
@@ -174,8 +196,8 @@ def describe(value: Any) -> str:
     """A pass or a function in a few words: its name, or its class."""
     if isinstance(value, PassRef):
         return value.target
-    if isinstance(value, StockRef):
-        return f"stock pass {value.on_command_line()}"
+    if isinstance(value, CompiledPass):
+        return f"{value.kind} pass {as_call(value.name, value.arguments, dict(value.keywords))}"
     if isinstance(value, str):
         return value
     name = getattr(value, "name", None) or getattr(value, "__qualname__", None)

@@ -203,11 +203,14 @@ def local_view(call: Call, buffers: Any, i: Any) -> Any:
     """One buffer, or one barrier, of an allocation; ``buffers[i]`` is the same.
 
     Args:
-        buffers: what ``local_alloc`` or ``alloc_barriers`` gave.
+        buffers: what ``local_alloc`` or ``alloc_barriers`` gave; or one buffer of one dimension,
+            of which the view is an element, of shape (1,).
         i: an integer, at compile time or run time, at least 0 and under ``num``.
     """
     allocation = call.handle("buffers", buffers, BufferType, BarrierType)
     kind: Any = allocation.type
+    if isinstance(kind, BufferType) and not kind.num and len(kind.shape) == 1:
+        kind = replace(kind, shape=(1,), num=kind.shape[0])
     if not kind.num:
         call.fail(
             WrongType,
@@ -233,7 +236,8 @@ def _view(machine: Machine, buffers: Any, index: Any) -> Any:
             f"there is no buffer {int(index)} among {len(buffers)}",
             hint=f"the indices are 0 to {len(buffers) - 1}; i % num stays among them",
         )
-    return buffers[int(index)]
+    index = int(index)
+    return buffers[index : index + 1] if isinstance(buffers, np.ndarray) else buffers[index]
 
 
 @op("tlx.local_store", lowered_in=LOWERED_IN)

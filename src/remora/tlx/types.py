@@ -35,7 +35,7 @@ class buffered_tensor(Allocation):
     type: BufferType
 
     def __getitem__(self, i: Any, _semantic: Any = None, _generator: Any = None) -> Any:
-        if not self.type.num:
+        if not self.type.num and len(self.type.shape) > 1:
             return Handle.__getitem__(self, i)
         return super().__getitem__(i, _semantic, _generator)
 

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from xdsl.dialects.builtin import DenseArrayBase, IntegerType
 from xdsl.ir import Attribute, Operation, SSAValue
 
 from remora.dsl.lowering import CustomOp, Lowering
-from remora.errors import ConflictingLayouts, LanguageError
+from remora.errors import ConflictingLayouts, LanguageError, WrongType
 from remora.ir.build import Builder, attribute, boolean, erase, inherent, op_name
 from remora.tlx.buffers import local_alloc, local_load, local_store, local_view
 from remora.tlx.layouts import assert_same_layout, require_layout
-from remora.tlx.lower.layouts import shared_layout, with_encoding
+from remora.tlx.lower.layouts import (
+    MemDesc,
+    NvmmaShared,
+    SwizzledShared,
+    shared_layout,
+    with_encoding,
+)
 from remora.tlx.storage import Placement, set_buffer_overlap, storage_alias_spec
 from remora.tlx.tasks import async_task_replica_id
 
@@ -45,11 +52,32 @@ def lower_overlap(op: CustomOp, builder: Builder, lowering: Lowering) -> None:
 def lower_view(op: CustomOp, builder: Builder, lowering: Lowering) -> SSAValue:
     """``ttg.memdesc_index``."""
     buffers, index = op.operands
+    source = lowering.analysis.source_of(op)
     placement = lowering.analysis.placement_of(op)
+    if not source.num:  # an element of a row: as many buffers of one element
+        _check_whole(op, source)
+        one: MemDesc = lowering.analysis.described(op.results[0])
+        elements = replace(one, num=source.shape[0])
+        buffers = builder.value("ttg.memdesc_reinterpret", [buffers], elements.type)
     if placement is not None:
-        index = _placed(index, placement, lowering.analysis.source_of(op).bytes, builder)
+        index = _placed(index, placement, source.bytes, builder)
     kind = lowering.analysis.view_type(op.results[0])
     return builder.value("ttg.memdesc_index", [buffers, index], kind)
+
+
+def _check_whole(op: CustomOp, source: MemDesc) -> None:
+    layout = source.layout
+    plain = (
+        (isinstance(layout, SwizzledShared) and layout.max_phase == 1)
+        or (isinstance(layout, NvmmaShared) and not layout.swizzling)
+    )  # fmt: skip
+    if source.allocated not in (None, source.shape) or not plain:
+        raise WrongType(
+            f"tlx.local_view: the elements of a slice, or of a buffer with the layout {layout}, do "
+            "not follow each other",
+            where=op.where,
+            hint="load the buffer with tlx.local_load",
+        )
 
 
 def _placed(index: SSAValue, placement: Placement, size: int, builder: Builder) -> SSAValue:
@@ -58,7 +86,9 @@ def _placed(index: SSAValue, placement: Placement, size: int, builder: Builder) 
     def number(name: str, left: SSAValue, right: int) -> SSAValue:
         return builder.value(f"arith.{name}", [left, builder.constant(right)], left.type)
 
-    if placement.stride != placement.group * size:
+    if placement.group == 1 and placement.stride != size:
+        index = number("muli", index, placement.stride // size)
+    elif placement.stride != placement.group * size:
         within = number("remsi", index, placement.group)
         group = number("divsi", index, placement.group)
         index = number("muli", group, placement.stride // size)

@@ -24,8 +24,8 @@ from xdsl.passes import ModulePass
 from xdsl.rewriter import InsertPoint, Rewriter
 
 from remora import ir
-from remora.dsl.lowering import decode, integer_attribute
-from remora.errors import LanguageError
+from remora.dsl.lowering import CustomOp, decode, integer_attribute
+from remora.errors import LanguageError, WrongShape
 from remora.host import convert_to_ttgir
 from remora.ir.build import Builder, erase, inherent, op_name
 from remora.ir.locations import source_line
@@ -36,7 +36,7 @@ from remora.tlx.lower.outline import TASK
 class _Task:
     """A task's function.
 
-    number, of: its place in its set. copy: among its replicas. warps: 0 for the
+    number, of: its place in its set, from 0. copy: among its replicas. warps: 0 for the
     program's. registers: of a thread, 0 where it was not said.
     """
 
@@ -69,7 +69,10 @@ class SpecializeWarps(ModulePass):
                 name: Any = function.properties["sym_name"]
                 tasks[name.data] = _Task(function, *found.get_values())
         by_function = {task.function: task for task in tasks.values()}
-        for custom in decode(op):
+        customs = decode(op)
+        first = [task for task in tasks.values() if task.number == 0]
+        _check_barriers(customs, max(task.of - task.default for task in first))
+        for custom in customs:
             if custom.name == "tlx.async_task_replica_id":
                 holder = by_function.get(_function_of(custom.op))
                 if holder is not None:
@@ -84,6 +87,22 @@ class SpecializeWarps(ModulePass):
                 _specialize(call, tasks, program)
         for task in tasks.values():
             erase(task.function)
+
+
+def _check_barriers(ops: list[CustomOp], partitions: int) -> None:
+    """Refuse hardware barriers that stock Triton's partitions synchronise with.
+
+    The program's warps take the first, all tasks meet at the second, and each partition has one.
+    """
+    for op in ops:
+        number = op.attributes.get("id") if op.name.startswith("tlx.named_barrier_") else None
+        if number is not None and number < partitions + 2:
+            raise WrongShape(
+                f"{op.name}: bar is {number}; with {partitions} tasks beside the program's own "
+                f"warps the named barriers 0 to {partitions + 1} are the compiler's",
+                where=op.where,
+                hint="take them from 15 down",
+            )
 
 
 def _function_of(op: Operation) -> Operation:

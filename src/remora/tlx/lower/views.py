@@ -39,6 +39,12 @@ def _unchanged(op: CustomOp, source: MemDesc, layout: SharedLayout) -> SharedLay
     return layout
 
 
+def _viewed(op: CustomOp, source: MemDesc) -> MemDesc:
+    if source.num:
+        return replace(source, num=0)
+    return MemDesc((1,), source.element, source.layout and SwizzledShared.plain((0,)))
+
+
 def _permuted(op: CustomOp, source: MemDesc) -> MemDesc:
     dims = op.attributes["dims"]
 
@@ -95,6 +101,8 @@ def relaid(layout: SharedLayout, at: MemDesc, to: MemDesc) -> SharedLayout | Non
         return None
     if layout == SwizzledShared.plain(row_major):
         return SwizzledShared.plain(tuple(range(len(to.shape) - 1, -1, -1)))
+    if isinstance(layout, NvmmaShared) and not layout.swizzling:
+        return replace(layout, bits=to.bits, rank=len(to.shape))  # rows, one after the other
     row = at.shape[-1] * at.bits // 8
     if len(at.shape) != len(to.shape) or row != to.shape[-1] * to.bits // 8:
         return None
@@ -113,7 +121,7 @@ def relaid(layout: SharedLayout, at: MemDesc, to: MemDesc) -> SharedLayout | Non
 
 #: Operations whose result is a view of the buffer that their first operand is.
 VIEWS: dict[str, View] = {
-    "tlx.local_view": View(lambda op, source: replace(source, num=0), _unchanged),
+    "tlx.local_view": View(_viewed, _unchanged),
     "tlx.local_trans": View(_permuted, _permuted_back),
     "tlx.local_slice": View(_sliced, _unchanged),
     "tlx.subslice": View(_sliced, _unchanged),

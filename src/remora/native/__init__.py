@@ -1,0 +1,1 @@
+"""Native plugins: libraries of C++ passes, dialects and operations, probed before they load."""
