@@ -28,6 +28,7 @@ OPERATIONS = (
     "cluster_barrier",
     "cluster_cta_rank",
     "cluster_size_1d",
+    "fence_mbarrier_init_cluster",
     "dtype_of",
     "async_remote_shmem_store",
     "size_of",

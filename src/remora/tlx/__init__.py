@@ -26,6 +26,7 @@ from remora.tlx.clusters import (
     cluster_barrier,
     cluster_cta_rank,
     cluster_size_1d,
+    fence_mbarrier_init_cluster,
     remote_shmem_store,
     remote_view,
 )
@@ -130,6 +131,7 @@ __all__ = [
     "dtype_of",
     "fence",
     "fence_async_shared",
+    "fence_mbarrier_init_cluster",
     "get_fp8_format_name",
     "in_clusters",
     "install_aliases",
