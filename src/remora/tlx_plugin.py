@@ -41,6 +41,8 @@ OPERATIONS = (
     "stoch_round",
     "remote_shmem_store",
     "remote_view",
+    "local_gather",
+    "local_scatter",
     "local_trans",
     "local_slice",
     "subslice",

@@ -44,6 +44,7 @@ from remora.tlx.device_descriptors import (
     reinterpret_tensor_descriptor,
 )
 from remora.tlx.dots import async_dot, async_dot_wait
+from remora.tlx.gathers import local_gather, local_scatter
 from remora.tlx.launch import Config, in_clusters, jit
 from remora.tlx.layouts import (
     amd_mfma_layout,
@@ -140,8 +141,10 @@ __all__ = [
     "layout",
     "layout_encoding",
     "local_alloc",
+    "local_gather",
     "local_load",
     "local_reinterpret",
+    "local_scatter",
     "local_slice",
     "local_store",
     "local_trans",
