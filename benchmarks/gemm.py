@@ -8,7 +8,9 @@ of the clocks meets all of them alike. Ratios are to cuBLAS, of the medians.
 
 Contestants:
   cublas         torch.matmul
-  remora         remora.kernels.matmul: gemm_pipelined on Hopper
+  remora         remora.kernels.matmul: gemm_cooperative on Hopper
+  remora-pingpong  gemm_pingpong
+  remora-pipelined gemm_pipelined, whose warps have no tasks of their own
   remora-staged  gemm_staged, the kernel for CDNA, on this GPU
   stock          the same product in plain Triton, with remora's tiles
   peer           triton-utlx's pipelined GEMM tutorial, through its C++ plugin
@@ -32,7 +34,10 @@ import machine
 SHAPES = {"8192": (8192, 8192, 8192), "4096": (4096, 4096, 4096), "wide": (8192, 28672, 4096)}
 DTYPES = {"fp16": "float16", "bf16": "bfloat16", "tf32": "float32", "fp8": "float8_e4m3fn"}
 TUTORIAL = "tlx/tutorials/hopper_gemm_pipelined.py"
-CONTESTANTS = ("cublas", "remora", "remora-staged", "stock", "peer", "peer-remora")
+CONTESTANTS = (
+    "cublas", "remora", "remora-pingpong", "remora-pipelined", "remora-staged", "stock", "peer",
+    "peer-remora",
+)  # fmt: skip
 
 
 def tutorial_path() -> Path | None:
@@ -65,6 +70,8 @@ def product(contestant: str):
         from remora.kernels import matmul
 
         return matmul
+    if contestant in ("remora-pingpong", "remora-pipelined"):
+        return scheduled(contestant.removeprefix("remora-"))
     if contestant in ("stock", "remora-staged"):
         return plain(contestant)
     if contestant == "peer":
@@ -89,6 +96,21 @@ def cublas(a, b):
         # Sums in the matrix unit's own precision, as the kernels have them.
         return torch._scaled_mm(a, b, one, one, out_dtype=torch.float16, use_fast_accum=True)
     return torch.matmul(a, b)
+
+
+def scheduled(schedule: str):
+    """``matmul`` by a schedule that it does not choose for large products."""
+    from remora.kernels import matmul
+    from remora.kernels.matmul import Config, hopper_config
+
+    def run(a, b):
+        size = a.element_size()
+        config = hopper_config(a.shape[0], b.shape[1], a.shape[1], size)
+        if schedule == "pingpong":
+            config = Config(128, 128, 128 // size, 8, 5, 4, "pingpong", 2)
+        return matmul(a, b, config=config)
+
+    return run
 
 
 def plain(contestant: str):

@@ -105,3 +105,116 @@ def test_products_of_tiles_that_were_given(dtype, size, transposed) -> None:
     wide = x.double().flip(0)
     expected = wide @ (wide.mT if transposed else wide)
     assert (y.double() == expected).all()
+
+
+# --- barriers of other CTAs ----------------------------------------------------------------------
+
+
+@tlx.jit
+def swap(x, y, M: tl.constexpr, N: tl.constexpr, WARPS: tl.constexpr, WARP_BARRIER: tl.constexpr):
+    """Each CTA gives the other its tile asynchronously, and says that it has read the other's."""
+    other = tlx.cluster_cta_rank() ^ 1
+    full = tlx.alloc_barriers(1)
+    read = tlx.alloc_warp_barrier(1, WARPS) if WARP_BARRIER else tlx.alloc_barriers(1, 3)
+    buffer = tlx.local_view(tlx.local_alloc((M, N), tlx.dtype_of(x), 1), 0)
+    at = tl.program_id(0) * M * N + tl.arange(0, M)[:, None] * N + tl.arange(0, N)[None, :]
+    size: tl.constexpr = M * N * tlx.dtype_of(x).primitive_bitwidth // 8
+    for turn in range(3):
+        tlx.barrier_expect_bytes(full[0], size)
+        value = tl.load(x + at + turn * tl.num_programs(0) * M * N)
+        tlx.async_remote_shmem_store(buffer, value, other, full[0])
+        tlx.barrier_wait(full[0], turn & 1)
+        tl.store(y + at + turn * tl.num_programs(0) * M * N, tlx.local_load(buffer))
+        if WARP_BARRIER:
+            tlx.barrier_arrive(read[0], remote_cta_rank=other)
+        else:
+            tlx.barrier_arrive(tlx.remote_view(read[0], other), 2)
+            tlx.barrier_arrive(read[0], 1, other)
+        tlx.barrier_wait(read[0], turn & 1)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "int8"])
+@pytest.mark.parametrize(("m", "n"), [(1, 4), (2, 8), (64, 64), (8, 512)])
+@pytest.mark.parametrize("num_warps", [1, 4])
+@pytest.mark.parametrize("warp_barrier", [False, True])
+def test_tiles_that_are_swapped(dtype, m, n, num_warps, warp_barrier) -> None:
+    x = numbers((3, 4, m, n), dtype)
+    y = torch.zeros_like(x)
+    swap[(4,)](x, y, m, n, num_warps, warp_barrier, num_warps=num_warps, ctas_per_cga=(2, 1, 1))
+    expected = bits(x).view(3, 2, 2, -1).flip(2)
+    assert (bits(y).view(expected.shape) == expected).all()
+
+
+@tlx.jit
+def pass_on(x, y, n, B: tl.constexpr):
+    """A task of each CTA fills the other's buffers, another one empties its own."""
+    other = tlx.cluster_cta_rank() ^ 1
+    full = tlx.alloc_barriers(2, 1)
+    empty = tlx.alloc_barriers(2, 1)
+    buffers = tlx.local_alloc((B,), tlx.dtype_of(x), 2)
+    with tlx.async_tasks():
+        with tlx.async_task("default"):
+            for i in range(n):
+                tlx.barrier_wait(full[i % 2], (i // 2) & 1)
+                value = tlx.local_load(buffers[i % 2])
+                tlx.barrier_arrive(empty[i % 2], 1, other)
+                tl.store(y + (tl.program_id(0) * n + i) * B + tl.arange(0, B), value)
+        with tlx.async_task(num_warps=2):
+            for i in range(n):
+                tlx.barrier_wait(empty[i % 2], ((i // 2) & 1) ^ 1)
+                value = tl.load(x + (tl.program_id(0) * n + i) * B + tl.arange(0, B))
+                tlx.remote_shmem_store(buffers[i % 2], value, other)
+                tlx.barrier_arrive(full[i % 2], 1, other)
+
+
+@pytest.mark.parametrize("n", [0, 1, 2, 37])
+@pytest.mark.parametrize("block", [32, 128, 1024])
+def test_tasks_that_pass_on(n, block) -> None:
+    x = torch.randn((64, max(n, 1), block), device="cuda")
+    y = torch.zeros_like(x)
+    pass_on[(64,)](x, y, n, block, ctas_per_cga=(2, 1, 1))
+    expected = x.view(32, 2, -1).flip(1).view(x.shape) if n else torch.zeros_like(x)
+    assert (y == expected).all()
+
+
+# --- copies into several CTAs --------------------------------------------------------------------
+
+
+@tlx.jit
+def shared_tile(desc, y, M: tl.constexpr, N: tl.constexpr, CTAS: tl.constexpr):
+    """Each CTA of a cluster copies a part of a tile, and into all of them."""
+    rank = tlx.cluster_cta_rank()
+    part: tl.constexpr = N // CTAS
+    full = tlx.alloc_barriers(1)
+    tile = tlx.local_view(tlx.local_alloc((M, N), tlx.dtype_of(desc), 1), 0)
+    row = tl.program_id(0) // CTAS * M
+    tlx.barrier_expect_bytes(full[0], M * N * tlx.size_of(tlx.dtype_of(desc)))
+    tlx.cluster_barrier()
+    if CTAS == 2:
+        if rank == 0:
+            mine = tlx.local_slice(tile, [0, 0], [M, part])
+        else:
+            mine = tlx.local_slice(tile, [0, part], [M, part])
+        tlx.async_descriptor_load(
+            desc, mine, [row, rank * part], full[0], multicast_targets=[rank, rank ^ 1]
+        )
+    elif rank == 1:
+        tlx.async_descriptor_load(
+            desc, tile, [row, 0], full[0], multicast_targets=[0, 1, 2, 3], pred=rank == 1
+        )
+    tlx.barrier_wait(full[0], 0)
+    at = (tl.program_id(0) * M + tl.arange(0, M)[:, None]) * N + tl.arange(0, N)[None, :]
+    tl.store(y + at, tlx.local_load(tile))
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "int8"])
+@pytest.mark.parametrize(("m", "n"), [(8, 128), (64, 256), (256, 128)])
+@pytest.mark.parametrize("ctas", [2, 4])
+def test_a_copy_into_several_ctas(dtype, m, n, ctas) -> None:
+    from triton.tools.tensor_descriptor import TensorDescriptor
+
+    x = numbers((4 * m, n), dtype)
+    y = torch.zeros((4, ctas, m, n), dtype=x.dtype, device="cuda")
+    desc = TensorDescriptor(x, [4 * m, n], [n, 1], [m, n // 2 if ctas == 2 else n])
+    shared_tile[(4 * ctas,)](desc, y, m, n, ctas, ctas_per_cga=(ctas, 1, 1))
+    assert (y == x.view(4, 1, m, n)).all()

@@ -71,17 +71,17 @@ def test_phases_of_barriers() -> None:
 
 
 @triton.jit
-def moved(desc, out, at, SHAPE: tl.constexpr, BYTES: tl.constexpr, RANK: tl.constexpr):
+def moved(desc, out, at, to, SHAPE: tl.constexpr, BYTES: tl.constexpr, RANK: tl.constexpr):
     bars = tlx.alloc_barriers(1)
     buf = tlx.local_alloc(SHAPE, tlx.dtype_of(desc), 2)
     view = buf[1]
-    where = (at,)
+    where, there = (at,), (to,)
     if RANK == 2:
-        where = (at, 16)
+        where, there = (at, 16), (to, 16)
     elif RANK == 3:
-        where = (1, at, 16)
+        where, there = (1, at, 16), (1, to, 16)
     elif RANK == 5:
-        where = (0, at, 0, 1, 16)
+        where, there = (0, at, 0, 1, 16), (0, to, 0, 1, 16)
     tlx.async_descriptor_prefetch_tensor(desc, where)
     tlx.prefetch(desc, tensormap=True)
     tlx.barrier_expect_bytes(bars[0], BYTES)
@@ -89,7 +89,7 @@ def moved(desc, out, at, SHAPE: tl.constexpr, BYTES: tl.constexpr, RANK: tl.cons
     tlx.barrier_wait(bars[0], 0)
     tlx.local_store(view, tlx.local_load(view))
     tlx.fence_async_shared()
-    tlx.async_descriptor_store(out, view, where)
+    tlx.async_descriptor_store(out, view, there)
     tlx.async_descriptor_store_wait(0)
 
 
@@ -104,6 +104,18 @@ BOXES = [
 ]  # fmt: skip
 
 
+def rows_of(a: Any, axis: int, at: int, whole: list[slice]) -> Any:
+    """What a copy from ``at`` along an axis loads: zeros outside of ``a``."""
+    rows = torch.arange(at, at + whole[axis].stop - whole[axis].start, device=a.device)
+    inside = (rows >= 0) & (rows < a.shape[axis])
+    across = [*whole]
+    across[axis] = slice(None)
+    raw = a.view(torch.uint8) if a.element_size() == 1 else a
+    loaded = raw[tuple(across)].index_select(axis, rows.clamp(0, a.shape[axis] - 1))
+    shape = [-1 if d == axis else 1 for d in range(a.dim())]
+    return torch.where(inside.view(shape), loaded, 0).view(a.dtype)
+
+
 @pytest.mark.parametrize("at", [0, 5, -3, 60], ids=lambda v: f"at{v}")
 @pytest.mark.parametrize(("dtype", "box"), BOXES, ids=lambda v: str(v).replace(" ", ""))
 def test_boxes_of_every_kind(dtype: str, box: tuple[int, ...], at: int) -> None:
@@ -114,11 +126,16 @@ def test_boxes_of_every_kind(dtype: str, box: tuple[int, ...], at: int) -> None:
     b = torch.full((prod(shape) * a.element_size(),), 0x3A, dtype=torch.uint8, device="cuda")
     b = b.view(kind).view(shape)
     expected = b.clone()
-    where = {1: (at,), 2: (at, 16), 3: (1, at, 16), 5: (0, at, 0, 1, 16)}[rank]
-    cut = tuple(slice(max(o, 0), max(o + e, 0)) for o, e in zip(where, box, strict=True))
-    expected[cut] = a[cut]
+    # A store may end outside, and not begin before (CUDA C++ Programming Guide, tensor copies).
+    to = max(at, 0)
+    there = {1: (to,), 2: (to, 16), 3: (1, to, 16), 5: (0, to, 0, 1, 16)}[rank]
+    axis = {1: 0, 2: 0, 3: 1, 5: 1}[rank]
+    whole = [slice(o, o + e) for o, e in zip(there, box, strict=True)]
+    written = expected[tuple(whole)]
+    loaded = rows_of(a, axis, at, whole)
+    written.copy_(loaded[tuple(slice(0, n) for n in written.shape)])
     source, target = (TensorDescriptor.from_tensor(x, list(box)) for x in (a, b))
-    moved[(1,)](source, target, at, box, prod(box) * a.element_size(), rank)
+    moved[(1,)](source, target, at, to, box, prod(box) * a.element_size(), rank)
     assert same(b, expected)
 
 

@@ -28,6 +28,7 @@ struct info {
 void _ZSt20__throw_length_errorPKc(const char *);
 
 static void nothing(void) {}
+static char endless[4096];
 #ifdef THROWS
 static void throws(void *manager, void *arguments) { _ZSt20__throw_length_errorPKc("too long"); }
 #endif
@@ -38,6 +39,9 @@ static struct info info;
 #endif
 #ifndef NAME
 #define NAME "Plain"
+#endif
+#ifndef VERSION
+#define VERSION "1.0"
 #endif
 #ifndef ENTRY // statements before the entry point's own
 #define ENTRY
@@ -84,7 +88,7 @@ static char after_passes[4096] __attribute__((aligned(4096)));
 static struct op ops[] __attribute__((aligned(4096))) = {OP};
 static struct dialect dialects[] __attribute__((aligned(4096))) = {{"plain", "1.0", (void *)REGISTER_}};
 
-static struct info info = {API, NAME, "1.0", PASSES, PASS_COUNT, DIALECTS, DIALECT_COUNT,
+static struct info info = {API, NAME, VERSION, PASSES, PASS_COUNT, DIALECTS, DIALECT_COUNT,
                            OPS, OP_COUNT, RELEASE};
 
 struct info *SYMBOL(void) {

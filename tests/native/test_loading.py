@@ -148,7 +148,7 @@ def distribution(tmp_path):
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: brings-plain\nVersion: 1.0\n")
     (info / "entry_points.txt").write_text(
         "[remora.native]\nplain = brings_plain:libplain.so\ngone = brings_plain:libgone.so\n"
-        "nowhere = not_installed:lib.so\n"
+        "nowhere = not_installed:lib.so\nodd = :-)\nwithout-a-file = brings_plain\n"
     )
     return tmp_path
 
@@ -164,13 +164,33 @@ for found in natives.found():
     print(found.source, found.name, found.report.verdict.value, found.is_loaded)
 library = remora.load_native("plain")
 assert natives.library("Plain") is library
-print([found.is_loaded for found in natives.found()])
+print([found.name for found in natives.found() if found.is_loaded])
 import triton
 """
     assert run(code + SHOW, distribution).splitlines() == [
         "brings-plain 1.0 gone unreadable False",
         "brings-plain 1.0 nowhere unreadable False",
+        "brings-plain 1.0 odd unreadable False",
         "brings-plain 1.0 plain fine False",
-        "[False, False, True]",
+        "brings-plain 1.0 without-a-file unreadable False",
+        "['plain']",
         "['plain_pass']",
+    ]
+
+
+def test_what_is_found_says_what_is_taken(distribution):
+    code = """
+import sys
+sys.path.insert(0, sys.argv[1])
+import remora
+from remora.native.loading import natives
+remora.load_native(sys.argv[2])
+for found in natives.found():
+    print(found.source, found.is_loaded, type(found.error).__name__)
+"""
+    other = build(version='"2.0"')
+    assert run(code, distribution, other).splitlines()[-3:] == [
+        "brings-plain 1.0 False NativeNameTaken",
+        "brings-plain 1.0 False NativeUnreadable",
+        "load_native True NoneType",
     ]

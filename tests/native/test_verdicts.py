@@ -24,6 +24,9 @@ FINE = {
     "a dialect": {"dialects": "dialects", "dialect_count": "1"},
     "prints a report of its own": {"entry": r'puts("{\"report\": {}}"); fflush(stdout)'},
     "writes to every file": {"entry": r'for (int i = 1; i < 64; i++) write(i, "{\"is_", 5)'},
+    "no versions": {
+        "version": "NULL", "pass": '{"plain_pass", "", (void *)nothing, nothing}',
+    },
     "does not register its pass": {"pass": '{"plain_pass", "1.0", (void *)nothing, NULL}'},
     "leaves a process behind": {"entry": "if (!fork()) for (;;) pause()"},
     "is of a build of the release": {"release": f'"{RELEASE}+git1234567"'},
@@ -43,6 +46,9 @@ REFUSED = {
     "no name": ({"name": "NULL"}, Verdict.MALFORMED, "plugin's name is a null pointer"),
     "an empty name": ({"name": '""'}, Verdict.MALFORMED, "plugin's name is no name"),
     "a name not UTF-8": ({"name": r'"\xc3("'}, Verdict.MALFORMED, r"not UTF-8: b'\xc3('"),
+    "a name without an end": (
+        {"name": "endless", "load": "for (int i = 0; i < 2048; i++) endless[i] = 'a'"},
+        Verdict.MALFORMED, "plugin's name is no name: 'aaaa"),
     "a name that leads nowhere": ({"name": "(char *)16"}, Verdict.MALFORMED, "nothing is at 0x10"),
     "a list that is null": ({"passes": "NULL"}, Verdict.MALFORMED, "1 passes, and no list"),
     "a list that leads nowhere": (
@@ -120,7 +126,8 @@ def tried(path: Path) -> Report:
 def test_fine(form):
     report = tried(build(**FINE[form]))
     assert (report.verdict, report.what) == (Verdict.FINE, "")
-    assert (report.api, report.name, report.version) == (2, "Plain", "1.0")
+    version = "" if form == "no versions" else "1.0"
+    assert (report.api, report.name, report.version) == (2, "Plain", version)
     assert report.release.startswith(RELEASE)
     if form == "as it should be":
         assert report.passes == (Announced("plain_pass", "1.0"),)

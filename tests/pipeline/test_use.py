@@ -39,6 +39,12 @@ def test_nested(always_compile):
     assert tags() == []
 
 
+def test_made_before_they_are_entered(always_compile):
+    outer, inner = use(LOOK), use(LOOK_TOO)
+    with outer, inner:
+        assert active.pipelines() == (LOOK, LOOK_TOO)
+
+
 def test_several_at_once(always_compile):
     with use(LOOK_TOO, LOOK):
         assert tags() == ["inner", "outer"]

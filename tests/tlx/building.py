@@ -58,7 +58,7 @@ def conversions_in_loops(ttgir: str) -> list[str]:
     """The conversions of layouts within loops, but for those that move nothing between threads.
 
     A product's result that becomes the first operand of another product stays in its registers
-    where elements are of 16 bits.
+    where elements are of 16 bits; a value of each row of one product is where that of another is.
     """
     found, inside = [], []
     for line in ttgir.splitlines():
@@ -68,6 +68,14 @@ def conversions_in_loops(ttgir: str) -> list[str]:
         if re.search(r"= scf\.(for|while) |^scf\.(for|while) ", text):
             inside.append(depth)
         free = re.search(r"x(bf16|f16), #mma\d*> -> tensor<\S+ #ttg.dot_op<{opIdx = 0", text)
+        free = free or re.search(r"x1xf32, #mma\d*> -> tensor<\S+ #mma\d*>", text)
         if inside and "ttg.convert_layout" in text and not free:
             found.append(text)
     return found
+
+
+def loops_of(ptx: str) -> list[str]:
+    """The bodies of the loops of PTX: from a label to the branch back to it."""
+    labels = {m.group(1): m.start() for m in re.finditer(r"^(\$L__BB\w+):", ptx, re.MULTILINE)}
+    branches = re.finditer(r"bra(?:\.uni)?\s+(\$L__BB\w+);", ptx)
+    return [ptx[labels[b.group(1)] : b.start()] for b in branches if labels[b.group(1)] < b.start()]

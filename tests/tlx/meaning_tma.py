@@ -137,6 +137,27 @@ def test_what_is_outside_of_the_tensor_is_zero_and_dropped(
 
 
 @triton.jit
+def without_first(desc, out, M: tl.constexpr, N: tl.constexpr):
+    bars = tlx.alloc_barriers(1)
+    buf = tlx.local_alloc((M, N), tlx.dtype_of(desc), 1)
+    tlx.barrier_expect_bytes(bars[0], M * N * 4)
+    tlx.async_descriptor_load(desc, buf[0], [1, 8, 0], bars[0])
+    tlx.barrier_wait(bars[0], 0)
+    tlx.async_descriptor_store(out, buf[0], [0, 4, 0])
+    tlx.async_descriptor_store(out, buf[0], [1, 0, 0], store_reduce="add")
+    tlx.async_descriptor_store_wait(0)
+
+
+def test_a_buffer_may_leave_out_first_dimensions_of_1() -> None:
+    a, b = values((2, 16, 16), torch.float32), torch.ones(2, 16, 16)
+    box = [1, 8, 16]
+    source, target = (TensorDescriptor.from_tensor(x, box) for x in (a, b))
+    without_first[(1,)](source, target, 8, 16)
+    assert (b[0, 4:12] == a[1, 8:]).all()
+    assert (b[1, :8] == a[1, 8:] + 1).all()
+
+
+@triton.jit
 def padded(p, q, n, m, B: tl.constexpr, PAD: tl.constexpr, PLACE: tl.constexpr):
     if PLACE:
         places = tlx.allocate_tensor_descriptor(2)

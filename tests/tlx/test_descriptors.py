@@ -96,6 +96,29 @@ def test_boxes_of_every_kind_are_copied_as_stock_triton_copies_them(
 
 
 @triton.jit
+def without_first(desc, n, M: tl.constexpr):
+    bars = tlx.alloc_barriers(1)
+    buf = tlx.local_alloc((M, 64), tlx.dtype_of(desc), 2)
+    for i in range(n):
+        tlx.async_descriptor_load(desc, buf[1], [i, 0, 0, 0], bars[0])
+        tlx.barrier_wait(bars[0], i & 1)
+        tlx.async_descriptor_store(desc, buf[1], [n, i, 0, 0])
+        tlx.async_descriptor_store_wait(0)
+
+
+@pytest.mark.parametrize("rows", [2, 64])
+def test_a_buffer_may_leave_out_first_dimensions_of_1(rows: int) -> None:
+    kind = f"tensordesc<fp16[1, 1, {rows}, 64]>"
+    compiled = build(without_first, "cuda:90", desc=kind, n="i32", M=rows)
+    assert [c[:28] for c in copies(compiled)] == [
+        "cp.async.bulk.tensor.4d.shar", "cp.async.bulk.tensor.4d.glob"
+    ]  # fmt: skip
+    (meta,) = compiled.metadata.tensordesc_meta
+    assert meta["block_size"] == [1, 1, rows, 64]
+    assert meta["swizzle"] == (3 if rows == 64 else 0)
+
+
+@triton.jit
 def options(desc, out, n, EVICT: tl.constexpr, REDUCE: tl.constexpr):
     bars = tlx.alloc_barriers(1)
     buf = tlx.local_alloc((64, 32), tlx.dtype_of(desc), 1)
@@ -453,6 +476,8 @@ def refused(desc, narrow, i8, p, n, N: tl.constexpr, WHAT: tl.constexpr):
         tlx.make_tensor_descriptor(None, p, [n, n], [1, n], [64, 64])  # last stride
     if WHAT == "two strides of one":
         tlx.make_tensor_descriptor(None, p, [n, n], [1], [64, 64])  # two strides of one
+    if WHAT == "rows of 20 bytes":
+        tlx.make_tensor_descriptor(None, p, [n, 10], [10, 1], [64, 64])  # rows of 20 bytes
     if WHAT == "padding":
         tlx.make_tensor_descriptor(None, p, [n, n], [n, 1], [64, 64], "one")  # padding
     if WHAT == "made too narrow":
@@ -489,7 +514,8 @@ REFUSED = {
     "negative pendings": errors.WrongShape, "level 3": errors.WrongType,
     "prefetch a number": errors.WrongType, "six dimensions": errors.WrongShape,
     "last stride": errors.WrongShape, "two strides of one": errors.WrongShape,
-    "padding": errors.WrongType, "made too narrow": errors.WrongShape,
+    "padding": errors.WrongType, "rows of 20 bytes": errors.WrongShape,
+    "made too narrow": errors.WrongShape,
     "no places": errors.WrongShape, "fourth place": errors.BufferIndexError,
     "bulk of two dimensions": errors.WrongShape, "bulk without a barrier": errors.WrongType,
     "bulk with a mask": errors.WrongType, "bulk of pointers": errors.WrongType,

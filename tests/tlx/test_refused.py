@@ -34,7 +34,8 @@ def buffers(p, q, i, n, B: tl.constexpr, WHAT: tl.constexpr):
     if WHAT == "negative index":
         v = tlx.local_view(buf, -1)  # negative index
     if WHAT == "view of a view":
-        v = tlx.local_view(v, 0)  # view of a view
+        matrices = tlx.local_alloc((B, B), tlx.dtype_of(p), 1)
+        tlx.local_view(tlx.local_view(matrices, 0), 0)  # view of a view
     if WHAT == "view of a pointer":
         v = tlx.local_view(p, 0)  # view of a pointer
     if WHAT == "store of a wrong shape":

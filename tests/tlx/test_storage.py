@@ -70,16 +70,9 @@ def shared(p, q, r, n, WHAT: tl.constexpr, SIZE: tl.constexpr = 0):
         b = tlx.local_alloc((64, 32), tlx.dtype_of(p), 4, reuse=spec)
     c = tlx.local_alloc((128,), tl.float32, 2, reuse=a if WHAT == "another" else spec)
     if WHAT == "distinct":
-        spec.set_buffer_overlap(  # distinct
-            tlx.reuse_group(
-                a,
-                tlx.reuse_group(
-                    tlx.reuse_group(b, group_size=2), c,
-                    group_type=tlx.reuse_group_type.distinct,
-                ),
-                group_type=tlx.reuse_group_type.shared,
-            )
-        )  # fmt: skip
+        beside: tl.constexpr = tlx.reuse_group_type.distinct
+        inner = tlx.reuse_group(tlx.reuse_group(b, group_size=2), c, group_type=beside)
+        spec.set_buffer_overlap(tlx.reuse_group(a, inner))  # distinct
     if WHAT == "beside":
         spec.set_buffer_overlap(tlx.reuse_group(a, b, c, group_type=tlx.reuse_group_type.distinct))
     if WHAT == "twice":

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import triton
 import triton.language as tl
-from tlx.building import build, conversions_in_loops, instructions, line_of
+from tlx.building import build, conversions_in_loops, instructions, line_of, loops_of
 from tlx.test_refused import refused
 from tlx.view_cases import attention
 
@@ -204,6 +204,10 @@ def test_attention_stays_in_registers(
     text = compiled.asm["ttgir"]
     assert conversions_in_loops(text) == []
     assert "ttg.local_load" not in text
+    bodies = [b for b in loops_of(compiled.asm["ptx"]) if "wgmma.mma_async" in b]
+    # Nothing goes through shared memory but the copies.
+    assert bodies
+    assert not any(instructions(b, r"ld\.shared|st\.shared|[sl][td]matrix") for b in bodies)
     assert "ttg.memdesc_trans" in text
     loop = text[text.index("scf.for") :]
     assert loop.count("ttng.warp_group_dot ") == (3 if pipelined else 2)

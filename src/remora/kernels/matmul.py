@@ -65,6 +65,16 @@ def hopper_config(m: int, n: int, k: int, element_bytes: int) -> Config:
     return config
 
 
+def specialized_config(element_bytes: int, result_bytes: int) -> Config:
+    """The configuration for Hopper where the copy engine takes all three matrices.
+
+    Sizes are bytes of an element; four stages and the result's buffers have to fit
+    into shared memory.
+    """
+    stages = 4 if result_bytes <= 2 else 3
+    return Config(128, 256, 128 // element_bytes, 8, stages, 4, "cooperative", 2)
+
+
 def cdna_config(m: int, n: int, k: int, element_bytes: int, arch: str) -> Config:
     """The configuration for CDNA; shared memory is 64 KiB, on gfx950 160 KiB."""
     depth = 128 // element_bytes
@@ -128,6 +138,8 @@ def matmul(a: Any, b: Any, *, out_dtype: Any = None, config: Config | None = Non
     if k == 0:
         return c.zero_()
     kernel, chosen = _choose(a, m, n, k, where)
+    if config is None and chosen.block_m == 128 and n > 128 and _can_be_specialized(a, b, c):
+        chosen = specialized_config(a.element_size(), c.element_size())
     config = config or chosen
     if config.schedule != "pipelined":
         _specialized(a, b, c, config, accumulator, where)
@@ -174,6 +186,20 @@ def _specialized(a: Any, b: Any, c: Any, config: Config, accumulator: Any, where
         **config.arguments(), SUBTILES=config.subtiles, B_BY_COLUMN=by_column, ACC=accumulator,
         num_warps=4,
     )  # fmt: skip
+
+
+def _can_be_specialized(a: Any, b: Any, c: Any) -> bool:
+    """Whether the kernels whose warps have tasks of their own take these, on this device."""
+    if a.device.type != "cuda":
+        return False
+    target = triton.runtime.driver.active.get_current_target()
+    by_column = b.stride(0) == 1 and b.stride(1) != 1
+    described = all(can_be_described(x) for x in (a, b.T if by_column else b, c))
+    return bool(
+        described
+        and (a.element_size() == 2 or by_column)
+        and (target.backend, target.arch) == ("cuda", 90)
+    )
 
 
 def can_be_described(x: Any) -> bool:

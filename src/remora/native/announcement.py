@@ -56,7 +56,7 @@ class _Reader:
         body = self.memory(address + _HEAD.size, _BODY.size, "the announcement")
         name, version, passes, p, dialects, d, ops, o, release = _BODY.unpack(body)
         name = self.text(name, "the plugin's name")
-        version = self.text(version, "the plugin's version")
+        version = self.text(version, "the plugin's version", is_optional=True)
         self.report = replace(self.report, name=name, version=version)
         self.check_release(release)
         found = self.items("passes", passes, p, _PASS, 2, "add_")
@@ -101,8 +101,8 @@ class _Reader:
             what = f"number {number + 1} of {count} {kind}"
             place = start + number * layout.size
             fields = layout.unpack(self.memory(place, layout.size, what))
-            texts = [self.text(address, what) for address in fields[:-functions]]
-            name = texts[0]
+            name_at, *versions = fields[:-functions]
+            name = self.text(name_at, what)
             called, *registered = fields[-functions:]
             for call in [called, *filter(None, registered)]:  # a pass need not register itself
                 if not any(call in r for r in self.executable):
@@ -110,10 +110,12 @@ class _Reader:
             if name.removeprefix(prefix) in seen:
                 raise self.malformed(f"{name!r} is announced twice among its {kind}")
             seen.add(name.removeprefix(prefix))
-            yield texts
+            yield [name, *(self.text(v, what, is_optional=True) for v in versions)]
 
-    def text(self, address: int, what: str) -> str:
-        """A string that ends within reason, is UTF-8 and not empty."""
+    def text(self, address: int, what: str, *, is_optional: bool = False) -> str:
+        """A string that ends within reason and is UTF-8; not empty, unless it is optional."""
+        if not address and is_optional:
+            return ""
         if not address:
             raise self.malformed(f"{what} is a null pointer")
         data = b""
@@ -125,7 +127,7 @@ class _Reader:
             text = raw.decode()
         except UnicodeDecodeError:
             raise self.malformed(f"{what} is not UTF-8: {raw[:32]!r}") from None
-        if not (end and text and text.isprintable()):
+        if not (end and (text or is_optional) and text.isprintable()):
             raise self.malformed(f"{what} is no name: {text[:32]!r}")
         return text
 

@@ -285,10 +285,14 @@ def announced() -> Iterator[tuple[str, str, Path]]:
 
 def _file_of(point: EntryPoint) -> Path:
     """The file behind ``package:library.so``; one that does not exist where it names none."""
-    spec = find_spec(point.module.partition(".")[0])
+    package, _, file = point.value.partition(":")
+    top, *below = package.strip().split(".")
+    try:
+        spec = find_spec(top)
+    except ValueError:  # an empty name, or a module that was made without a spec
+        spec = None
     places = list(spec.submodule_search_locations or []) if spec is not None else []
-    below = point.module.split(".")[1:]
-    return Path(places[0] if places else point.module, *below, point.attr)
+    return Path(places[0] if places else top, *below, file.strip())
 
 
 def _names(report: Report) -> set[str]:

@@ -6,7 +6,7 @@ import hashlib
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from contextvars import ContextVar
 from types import FrameType
 from typing import Any
@@ -87,7 +87,8 @@ class Active:
         """See ``StageClient``."""
         names = list(stages)
         by_stage = edits_by_stage(self.pipelines(), backend.target, names)
-        _check_inductor(by_stage, known=self.inductor_knows.get())
+        known = self.scope.get().pipelines if self.inductor_knows.get() else ()
+        _check_inductor((e for edits in by_stage.values() for e in edits), known)
         by_name = any(e.when.kernel for edits in by_stage.values() for e in edits)
         # From the first edit on every stage says, if it fails, what was edited.
         edited = [names.index(name) for name in by_stage if name in names]
@@ -114,11 +115,13 @@ class Active:
             self._process = tuple(p for p in self._process if p is not pipeline)
             host.uninstall()
 
-    def use(self, *pipelines: Pipeline) -> AbstractContextManager[None]:
+    @contextmanager
+    def use(self, *pipelines: Pipeline) -> Iterator[None]:
         """Put pipelines in force for the kernels launched or compiled inside, on this thread."""
         if not all(isinstance(p, Pipeline) for p in pipelines):
             raise PipelineError("use takes pipelines", hint="with remora.use(pipeline): ...")
-        return self._in(self.scope.get().within(pipelines))
+        with self._in(self.scope.get().within(pipelines)):
+            yield
 
     @contextmanager
     def for_inductor(self, *pipelines: Pipeline) -> Iterator[None]:
@@ -195,22 +198,26 @@ def _check_stage(edit: Edit, names: list[str], target: str) -> None:
     )
 
 
-def _check_inductor(by_stage: dict[str, list[Edit]], *, known: bool) -> None:
+def _check_inductor(edits: Iterable[Edit], known: tuple[Pipeline, ...]) -> None:
     """Refuse to edit a kernel of Inductor's that it would keep, and use, as a stock one.
 
     Edits with a trigger concern kernels whose source says so.
+
+    Args:
+        edits: those in force. known: pipelines by which Inductor keeps the kernel.
     """
     heuristics = sys.modules.get("torch._inductor.runtime.triton_heuristics")
-    edit = next((e for edits in by_stage.values() for e in edits if not e.trigger), None)
-    if known or heuristics is None or edit is None:
+    if heuristics is None:
         return
-    frame: FrameType | None = sys._getframe()
+    ids = {id(edit) for pipeline in known for edit in pipeline.edits}
+    edit = next((e for e in edits if not e.trigger and id(e) not in ids), None)
+    frame: FrameType | None = sys._getframe() if edit is not None else None
     while frame is not None and frame.f_globals is not vars(heuristics):
         frame = frame.f_back
     if frame is not None:
         raise PipelineError(
             "torch.compile would keep this kernel in its caches as one without pipelines",
-            where=f"{edit} (pipeline {edit.pipeline})",
+            where=f"{edit} (pipeline {edit.pipeline})" if edit else "",
             hint='write torch.compile(..., backend="remora")',
         )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any, ClassVar
 
 import numpy as np
@@ -121,7 +122,9 @@ def _box(call: Call, name: str, desc: Any, value: Any) -> Any:
     """Check that an argument is a buffer of the shape and dtype of a descriptor's boxes."""
     buffer = view(call, name, value)
     shape = block_shape(desc)
-    if buffer.shape != shape:
+    front = len(shape) - len(buffer.shape)
+    # The first dimensions of a box may be left out where they are 1.
+    if front < 0 or buffer.shape != shape[front:] or prod(shape[:front]) != 1:
         call.fail(
             WrongShape,
             f"{name} is of shape {buffer.shape}, a box of the descriptor of {shape}",
@@ -167,7 +170,8 @@ def async_descriptor_load(
 
     Args:
         desc: a tensor descriptor: a kernel's argument, or made in the kernel.
-        result: one buffer of the shape and dtype of the descriptor's boxes.
+        result: one buffer of the shape and dtype of the descriptor's boxes, of which it may
+            leave out first dimensions of 1.
         offsets: where the box begins, in elements: an integer for each dimension. What
             is outside of the tensor becomes zero, or NaN where the descriptor says so.
         barrier: one barrier; its phase gets the box's bytes (``barrier_expect_bytes``).
@@ -407,7 +411,7 @@ def _load(
         return
 
     def copy() -> None:
-        buffer[...] = read_box(desc, offsets).view(buffer.dtype)
+        buffer[...] = read_box(desc, offsets).view(buffer.dtype).reshape(buffer.shape)
 
     bar.later(machine, copy, buffer.nbytes, writes=[buffer])
 
@@ -422,10 +426,10 @@ def _store(
     }  # fmt: skip
 
     def copy() -> None:
-        values = buffer
+        values = buffer.reshape(desc.block_shape)
         if reduce:
             old = read_box(desc, offsets)
-            values = combine[reduce](old, buffer.view(old.dtype)).astype(old.dtype)
+            values = combine[reduce](old, values.view(old.dtype)).astype(old.dtype)
         write_box(desc, offsets, values)
 
     machine.later(STORES, copy, reads=[buffer])

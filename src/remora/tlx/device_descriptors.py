@@ -12,7 +12,7 @@ from remora.errors import BufferIndexError, WaitNeverEnds, WrongDtype, WrongShap
 from remora.tlx.barriers import require_barriers
 from remora.tlx.buffers import LOWERED_IN
 from remora.tlx.descriptors import block_shape, check_box, operand
-from remora.tlx.types import DescriptorPlacesType
+from remora.tlx.types import DescriptorPlacesType, bits
 
 PADDINGS = ("zero", "nan")
 
@@ -92,6 +92,13 @@ def make_tensor_descriptor(
             f"the last stride has to be the constant 1, it is {describe(last)}",
             hint="TMA copies tensors whose last dimension is contiguous",
         )
+    for stride in (tl._unwrap_if_constexpr(step) for step in steps[:-1]):
+        if isinstance(stride, int) and stride * bits(dtype) % 128:
+            call.fail(
+                WrongShape,
+                f"a stride of {stride} {dtype} is no multiple of 16 bytes",
+                hint="TMA copies tensors whose rows begin at multiples of 16 bytes: pad them",
+            )
     padding = call.constant("padding_option", padding_option, str)
     if padding not in PADDINGS:
         call.fail(

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from xdsl.context import Context
 from xdsl.dialects.builtin import FunctionType, ModuleOp, SymbolRefAttr
@@ -22,7 +22,7 @@ from remora.dsl.lowering import carried_to
 from remora.errors import ConflictingLayouts
 from remora.ir.build import Builder, attribute, erase, inherent, op_name, set_type
 from remora.ir.locations import source_line
-from remora.tlx.lower.layouts import NvmmaShared
+from remora.tlx.lower.layouts import NvmmaShared, shared_layout
 
 _CAST = "builtin.unrealized_conversion_cast"
 
@@ -35,6 +35,9 @@ _COPIES = (
 
 # ``tensor<...>`` is there up to Triton 3.7.
 _DESCRIPTOR = re.compile(r"!tt\.tensordesc<(tensor<)?((?:\d+x)+)(\w+)(?:, .*?>)?>+")
+
+
+_LAYOUT = re.compile(r"#ttg\.nvmma_shared<\{.*?\}>")
 
 
 @dataclass(frozen=True)
@@ -113,7 +116,13 @@ def fitting(buffer: SSAValue, descriptor: SSAValue, builder: Builder) -> SSAValu
     box = Box.of(descriptor.type)
     assert box is not None
     text = str(buffer.type)
-    wanted = attribute(re.sub(r"#ttg\.nvmma_shared<\{.*?\}>", str(box.layout), text))
+    found = _LAYOUT.search(text)
+    assert found is not None
+    # The buffer may have fewer dimensions, without first ones of 1.
+    given = shared_layout(found[0])
+    assert isinstance(given, NvmmaShared)
+    layout = replace(box.layout, rank=given.rank)
+    wanted = attribute(text.replace(found[0], str(layout)))
     return buffer if wanted == buffer.type else builder.value(_CAST, [buffer], wanted)
 
 
@@ -144,12 +153,9 @@ class FitDescriptors(ModulePass):
         for value, (layout, _) in layouts.items():
             box = Box.of(value.type)
             assert box is not None
-            numbers = {k: int(v) for k, v in re.findall(r"(\w+) = (\d+)", layout)}
-            found = NvmmaShared(
-                numbers["swizzlingByteWidth"], "transposed = true" in layout, box.bits,
-                len(box.shape),
-            )  # fmt: skip
-            set_type(value, box.type(found))
+            found = shared_layout(layout)
+            assert isinstance(found, NvmmaShared)
+            set_type(value, box.type(replace(found, rank=len(box.shape))))
         _sign_functions(op)
 
 
@@ -162,9 +168,9 @@ def _take_cast_out(copy: Operation) -> str:
             copy.operands[index] = value = owner.operands[0]
             if not owner.results[0].uses:
                 erase(owner)
-        found = re.search(r"#ttg\.nvmma_shared<\{.*?\}>", str(value.type))
+        found = _LAYOUT.search(str(value.type))
         if found is not None and str(value.type).startswith("!ttg.memdesc"):
-            layout = found[0]
+            layout = re.sub(r", rank = \d+", "", found[0])
     return layout
 
 
