@@ -17,7 +17,7 @@ pytestmark = [
 @pytest.mark.parametrize("shape", [(32, 64), (64, 128), (16, 16)])
 @pytest.mark.parametrize("what", [
     "transposed", "columns", "part of a transposed part", "stored through", "bytes", "one row",
-    "first half",
+    "first half", "elements of a row", "gathered", "scattered",
 ])  # fmt: skip
 def test_reads(what: str, shape: tuple[int, int]) -> None:
     from tlx import view_cases

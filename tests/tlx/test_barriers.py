@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -92,6 +93,34 @@ def test_each_thread_arrives_at_a_warp_barrier() -> None:
     assert text[load + 1].startswith("mbarrier.arrive.shared::cta.b64 _")
     # The memory of the barriers is theirs to the end.
     assert "ttg.local_dealloc" in compiled.asm["ttgir"]
+
+
+@triton.jit
+def one_after_the_other(p, n, EARLY: tl.constexpr):
+    if EARLY:
+        if n == 7:
+            return
+    first = tlx.alloc_barriers(1, 2)
+    tlx.barrier_arrive(first[0])
+    tlx.barrier_wait(first[0], 1)
+    if EARLY:
+        if n == 8:
+            return
+    second = tlx.alloc_barriers(1, 3)
+    tlx.barrier_arrive(second[0])
+    tlx.barrier_wait(second[0], 1)
+    buffer = tlx.local_alloc((128,), tl.float32, 1)
+    tlx.local_store(buffer[0], tl.load(p + tl.arange(0, 128)))
+    tl.store(p + 128 + tl.arange(0, 128), tlx.local_load(buffer[0]))
+
+
+@pytest.mark.parametrize("early", [True, False])
+def test_where_a_barrier_was_nothing_else_is(early: bool) -> None:
+    compiled = build(one_after_the_other, "cuda:90", p="*fp32", n="i32", EARLY=early)
+    made = re.findall(r"mbarrier\.init\S+ \[(%r\d+|\w+)\], (\d+);", compiled.asm["ptx"])
+    assert sorted(count for _, count in made) == ["2", "3"]
+    assert made[0][0] != made[1][0]
+    assert compiled.metadata.shared >= 128 * 4 + 2 * 8
 
 
 @triton.jit

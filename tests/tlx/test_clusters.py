@@ -346,12 +346,46 @@ def test_tasks_meet_too() -> None:
     assert set(re.findall(r"st\.shared::cluster\.(\S+)", ptx)) == {"v4.b32"}
 
 
-def test_a_cluster_barrier_and_tasks() -> None:
+def test_tasks_come_to_the_meetings_before_them() -> None:
+    ptx = build(tasks, "cuda:90", x="*fp32", y="*fp32", n="i32", B=256, MEET=True).asm["ptx"]
+    # The kernel's own meeting after its barriers, and the author's: twice for a task's warps.
+    assert ptx.count("@%task barrier.cluster.arrive.relaxed;") == 2
+    assert ptx.count("@%task barrier.cluster.wait;") == 2
+    assert ptx.count("barrier.cluster.arrive.aligned;") == 2
+
+
+@triton.jit
+def meetings(y, FIRST: tl.constexpr, SECOND: tl.constexpr, WARPS: tl.constexpr):
+    bars = tlx.alloc_barriers(1)
+    tlx.fence_mbarrier_init_cluster()
+    with tlx.async_tasks():
+        with tlx.async_task("default"):
+            if FIRST:
+                tlx.cluster_barrier()  # first
+            tlx.barrier_arrive(bars[0], 1, tlx.cluster_cta_rank() ^ 1)
+        with tlx.async_task(num_warps=WARPS):
+            if SECOND:
+                tlx.cluster_barrier()  # second
+            tlx.barrier_wait(bars[0], 0)
+            tl.store(y + tl.arange(0, 32), 1)
+
+
+def test_tasks_meet_themselves() -> None:
+    ptx = build(meetings, "cuda:90", y="*i32", FIRST=True, SECOND=True, WARPS=4).asm["ptx"]
+    assert ptx.count("@%task barrier.cluster.arrive.relaxed;") == 1
+    assert ptx.count("barrier.cluster.arrive.aligned;") == 3
+    assert ptx.count("fence.mbarrier_init.release.cluster;") == 2
+
+
+@pytest.mark.parametrize(("first", "second", "warps", "line"), [
+    (True, False, 4, "# first"), (False, True, 4, "# second"), (True, True, 2, "# first"),
+])  # fmt: skip
+def test_meetings_that_warps_would_not_come_to(first, second, warps, line) -> None:
     with pytest.raises(Exception) as caught:  # noqa: PT011
-        build(tasks, "cuda:90", x="*fp32", y="*fp32", n="i32", B=256, MEET=True)
+        build(meetings, "cuda:90", y="*i32", FIRST=first, SECOND=second, WARPS=warps)
     error = errors.UnsupportedByTarget.of(caught.value)
     assert error is not None
-    assert error.where.startswith(line_of(tasks, "# meet"))
+    assert error.where.startswith(line_of(meetings, line))
 
 
 def test_memory_that_others_reach_is_not_used_again() -> None:

@@ -91,6 +91,62 @@ def test_registers() -> None:
 
 
 @triton.jit
+def default_copies(p, q, COPIES: tl.constexpr, OTHERS: tl.constexpr):
+    at = tl.arange(0, 128)
+    with tlx.async_tasks():
+        with tlx.async_task("default", replicate=COPIES, registers=120):
+            copy = tlx.async_task_replica_id()
+            tl.store(q + copy * 128 + at, tl.load(p + at) + copy)
+        if OTHERS:
+            with tlx.async_task(num_warps=1, registers=96, replicate=2):
+                tl.store(q + (8 + tlx.async_task_replica_id()) * 128 + at, 1.0)
+
+
+def test_copies_of_the_default_task() -> None:
+    compiled = build(default_copies, "cuda:90", p="*fp32", q="*fp32", COPIES=3, OTHERS=True)
+    # The program's warps run the first copy, and the others have as many.
+    assert [w for w, _ in partitions(compiled)] == [4, 4, 1, 1]
+    assert registers(compiled) == [120, 120, 96, 96]
+    bodies = [default_body(compiled), *(body for _, body in partitions(compiled)[:2])]
+    added = [re.findall(r"dense<(\d)\.0", body) for body in bodies]
+    assert added in ([[], ["1"], ["2"]], [["0"], ["1"], ["2"]])
+
+
+def test_a_default_task_alone_is_code_of_the_program() -> None:
+    compiled = build(default_copies, "cuda:90", p="*fp32", q="*fp32", COPIES=1, OTHERS=False)
+    assert "ttg.warp_specialize" not in compiled.asm["ttgir"]
+    assert compiled.asm["ttgir"].count("tt.store") == 1
+    assert compiled.metadata.num_warps == 4
+
+
+@triton.jit
+def meet(q, number, COPIES: tl.constexpr, FIXED: tl.constexpr, DEFAULT: tl.constexpr):
+    with tlx.async_tasks():
+        if DEFAULT:
+            with tlx.async_task("default"):
+                tlx.named_barrier_arrive(number if FIXED is None else FIXED, 256)
+        with tlx.async_task(num_warps=4, replicate=COPIES):
+            tlx.named_barrier_wait(15, 256)
+            tl.store(q, 1)
+
+
+@pytest.mark.parametrize(("fixed", "copies", "default", "taken"), [
+    (0, 1, True, 3), (2, 1, True, 3), (3, 1, True, 0), (4, 3, True, 5), (5, 3, True, 0),
+    (None, 3, True, 0), (9, 7, True, 0), (None, 7, False, 0),
+])  # fmt: skip
+def test_barriers_that_tasks_synchronise_with(fixed, copies, default, taken) -> None:
+    given = {"q": "*i32", "number": "i32", "COPIES": copies, "FIXED": fixed, "DEFAULT": default}
+    if not taken:
+        assert "15, 256" in build(meet, "cuda:90", **given).asm["ptx"]
+        return
+    with pytest.raises(Exception, match=f"barriers 0 to {copies + 1} are the compiler's") as caught:
+        build(meet, "cuda:90", **given)
+    error = WrongShape.of(caught.value)
+    assert error is not None
+    assert line_of(meet, "named_barrier_arrive") in error.where
+
+
+@triton.jit
 def shares(q, A: tl.constexpr, B: tl.constexpr):
     with tlx.async_tasks():
         with tlx.async_task("default"):

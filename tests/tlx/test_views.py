@@ -308,6 +308,55 @@ def test_refused(what: str, kind: type[errors.RemoraError]) -> None:
         assert "local_trans at" in error.where
 
 
+# --- elements ------------------------------------------------------------------------------------
+
+
+@triton.jit
+def of_one_row(p, q, i, S: tl.constexpr, WHAT: tl.constexpr):
+    row = tlx.local_alloc((S,), tl.float32, 1)
+    tlx.local_store(row[0], tl.load(p + tl.arange(0, S)))
+    if WHAT == "element":
+        tl.store(q + tl.arange(0, 1), tlx.local_load(row[0][i]))
+    elif WHAT == "too far":
+        tl.store(q + tl.arange(0, 1), tlx.local_load(row[0][S]))  # too far
+    elif WHAT == "of a part":
+        part = tlx.local_slice(row[0], [S // 2], [S // 2])
+        tl.store(q + tl.arange(0, 1), tlx.local_load(part[i]))  # of a part
+    elif WHAT == "gathered":
+        tl.store(q + tl.arange(0, S), tlx.local_gather(row[0], S - 1 - tl.arange(0, S), 0))
+    elif WHAT == "scattered":
+        tlx.local_scatter(row[0], tl.load(q + tl.arange(0, S)), S - 1 - tl.arange(0, S), 0)
+        tl.store(q + tl.arange(0, S), tlx.local_load(row[0]))
+    elif WHAT == "dimensions":
+        tl.store(q, tlx.local_gather(row[0], tl.zeros((4, 4), tl.int32), 0))  # dimensions
+    elif WHAT == "no integers":
+        tl.store(q, tlx.local_gather(row[0], tl.zeros((4,), tl.float32), 0))  # no integers
+    elif WHAT == "axis":
+        tl.store(q, tlx.local_gather(row[0], tl.zeros((4,), tl.int32), 1))  # axis
+    elif WHAT == "dtype":
+        tlx.local_scatter(row[0], tl.zeros((4,), tl.int32), tl.zeros((4,), tl.int32), 0)  # dtype
+
+
+@pytest.mark.parametrize(("what", "operation"), [
+    ("element", "ttg.memdesc_index"), ("gathered", "ttg.local_gather"),
+    ("scattered", "ttg.local_scatter"),
+])  # fmt: skip
+def test_elements(what: str, operation: str) -> None:
+    compiled = build(of_one_row, "cuda:90", p="*fp32", q="*fp32", i="i32", S=256, WHAT=what)
+    assert operation in compiled.asm["ttgir"]
+    assert compiled.asm["ptx"].count("ld.shared") >= 1
+
+
+@pytest.mark.parametrize(("what", "kind"), [
+    ("too far", errors.BufferIndexError), ("of a part", errors.WrongType),
+    ("dimensions", errors.WrongShape), ("no integers", errors.WrongDtype),
+    ("axis", errors.WrongShape), ("dtype", errors.WrongDtype),
+])  # fmt: skip
+def test_elements_that_there_are_not(what: str, kind: type[errors.RemoraError]) -> None:
+    error = refused(kind, of_one_row, "cuda:90", p="*fp32", q="*fp32", i="i32", S=256, WHAT=what)
+    assert line_of(of_one_row, f"# {what}") in error.where
+
+
 # --- reads of other shapes -----------------------------------------------------------------------
 
 
@@ -321,6 +370,8 @@ def test_refused(what: str, kind: type[errors.RemoraError]) -> None:
     (MemDesc((64, 64), F16, WIDE), MemDesc((32, 128), F16), None),
     (MemDesc((64, 64), F16, NvmmaShared(128, True, 16)), MemDesc((64, 128), I8), None),
     # Without a swizzle everything is where its number is.
+    (MemDesc((1, 128), F16, NvmmaShared(0, False, 16)), MemDesc((8, 32), F32),
+     NvmmaShared(0, False, 32)),
     (MemDesc((64, 64), F16, SwizzledShared.plain((1, 0))), MemDesc((1024,), F32),
      SwizzledShared.plain((0,))),
     (MemDesc((64, 64), F16, SwizzledShared.plain((0, 1))), MemDesc((1024,), F32), None),

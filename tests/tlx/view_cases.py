@@ -49,10 +49,25 @@ def reads(p, q, WHAT: tl.constexpr, M: tl.constexpr, N: tl.constexpr):
         w = tlx.local_reinterpret(v, tlx.dtype_of(p), [M // 2, N])
         h = tl.arange(0, M // 2)
         tl.store(q + h[:, None] * N + n[None, :], tlx.local_load(w))
+    if WHAT == "elements of a row":
+        row = tlx.local_alloc((M,), tlx.dtype_of(p), 2)
+        tlx.local_store(row[1], tl.load(p + m))
+        for i in range(M):
+            tl.store(q + i + tl.arange(0, 1), tlx.local_load(row[1][i]) + tlx.local_load(row[1][2]))
+    if WHAT == "gathered":
+        at = m[:, None] * N + n[None, :]
+        tl.store(q + at, tlx.local_gather(v, (m[:, None] + n[None, :]) % M, 0))
+    if WHAT == "scattered":
+        at = m[:, None] * N + n[None, :]
+        places = (5 * n[None, :] + m[:, None]) % N  # 5 and N have no factor in common
+        tlx.local_scatter(v, tl.load(p + at), places, axis=-1)
+        tl.store(q + at, tlx.local_load(v))
 
 
 def check_reads(what: str, device: str, m: int = 32, n: int = 64) -> None:
     p = torch.randn((m, n), device=device).half()
+    rows = torch.arange(m, device=device)[:, None].expand(m, n)
+    columns = torch.arange(n, device=device)[None, :].expand(m, n)
     expected = {
         "transposed": lambda: p.T,
         "columns": lambda: p[:, n // 2 :],
@@ -61,6 +76,9 @@ def check_reads(what: str, device: str, m: int = 32, n: int = 64) -> None:
         "bytes": lambda: p.view(torch.int8),
         "one row": lambda: p.reshape(-1).view(torch.int32),
         "first half": lambda: p[: m // 2],
+        "elements of a row": lambda: p.reshape(-1)[:m] + p[0, 2],
+        "gathered": lambda: torch.gather(p, 0, (rows + columns) % m),
+        "scattered": lambda: torch.zeros_like(p).scatter_(1, (5 * columns + rows) % n, p),
     }[what]().contiguous()
     q = torch.zeros_like(expected)
     reads[(1,)](p, q, what, m, n)
@@ -69,7 +87,7 @@ def check_reads(what: str, device: str, m: int = 32, n: int = 64) -> None:
 
 READS = (
     "transposed", "columns", "part of a transposed part", "stored through", "bytes", "one row",
-    "first half",
+    "first half", "elements of a row", "gathered", "scattered",
 )  # fmt: skip
 
 

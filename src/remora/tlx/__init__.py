@@ -26,6 +26,7 @@ from remora.tlx.clusters import (
     cluster_barrier,
     cluster_cta_rank,
     cluster_size_1d,
+    fence_mbarrier_init_cluster,
     remote_shmem_store,
     remote_view,
 )
@@ -43,6 +44,7 @@ from remora.tlx.device_descriptors import (
     reinterpret_tensor_descriptor,
 )
 from remora.tlx.dots import async_dot, async_dot_wait
+from remora.tlx.gathers import local_gather, local_scatter
 from remora.tlx.launch import Config, in_clusters, jit
 from remora.tlx.layouts import (
     amd_mfma_layout,
@@ -130,6 +132,7 @@ __all__ = [
     "dtype_of",
     "fence",
     "fence_async_shared",
+    "fence_mbarrier_init_cluster",
     "get_fp8_format_name",
     "in_clusters",
     "install_aliases",
@@ -138,8 +141,10 @@ __all__ = [
     "layout",
     "layout_encoding",
     "local_alloc",
+    "local_gather",
     "local_load",
     "local_reinterpret",
+    "local_scatter",
     "local_slice",
     "local_store",
     "local_trans",

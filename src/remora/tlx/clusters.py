@@ -62,6 +62,18 @@ def _meet(machine: Machine) -> None:
         )
 
 
+@op("tlx.fence_mbarrier_init_cluster", lowered_in=LOWERED_IN)
+def fence_mbarrier_init_cluster(call: Call) -> None:
+    """Let other CTAs see barriers that were initialised before; a ``cluster_barrier`` follows."""
+    require_clusters(call)
+    call.emit()
+
+
+@fence_mbarrier_init_cluster.reference
+def _initialised(machine: Machine) -> None:
+    """Nothing: a barrier is initialised when it is made."""
+
+
 def _stored(call: Call, dst: Any, src: Any) -> tuple[Any, Any]:
     require_clusters(call)
     buffer = view(call, "dst", dst)

@@ -4,9 +4,11 @@ from remora.tlx.lower import (
     analysis,
     barriers,
     bulk,
+    clusters,
     cuda,
     descriptors,
     device_descriptors,
+    gathers,
     hip,
     shared,
     views,
@@ -16,15 +18,12 @@ __all__ = [
     "analysis",
     "barriers",
     "bulk",
+    "clusters",
     "cuda",
     "descriptors",
     "device_descriptors",
+    "gathers",
     "hip",
     "shared",
     "views",
 ]
-from remora.tlx.lower import clusters
-
-__all__ = ["analysis", "clusters", "cuda", "hip", "shared"]
-
-__all__ = ["analysis", "barriers", "clusters", "cuda", "descriptors", "hip", "shared", "views"]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import Any, NamedTuple
 
 from xdsl.dialects.builtin import TensorType
@@ -272,6 +273,13 @@ class TlxAnalysis:
     def one_of(self, allocation: CustomOp) -> Attribute:
         """The type of one buffer of an allocation."""
         return replace(self._root(allocation), num=0).type
+
+    @cached_property
+    def meetings(self) -> dict[Operation, int]:
+        """See ``remora.tlx.lower.clusters.meetings``; asked first while none is lowered."""
+        from remora.tlx.lower.clusters import meetings
+
+        return meetings(self.lowering)
 
     def view_type(self, value: SSAValue) -> Attribute:
         """The type of a view of what ``value`` stands for."""

@@ -13,24 +13,24 @@ from collections.abc import Callable
 from remora.errors import PipelineError
 from remora.tlx.lower.clusters import MARK
 
-_MARK = re.compile(re.escape(MARK) + r"(\d+) threads")
+_MARK = re.compile(re.escape(MARK) + r"(\d+) threads(?:, \d+)?")
 
 #: An entry's body, with the braces.
 _ENTRY = re.compile(
     r"^\.visible \.entry [^{]*^\{\n.*?// -- End function\n\}", re.MULTILINE | re.DOTALL
 )
 
-# Warps of tasks wait for work in a loop of their own: they take part in the meeting at the
-# start, which the program's own warps come to in the middle of their code, before they do.
+# Warps of tasks wait for work in a loop of their own: they take part in the meetings before
+# the first task, which the program's own warps come to in the middle of their code, before they do.
 _TASKS_MEET = """\t{{
 \t.reg .pred %task;
 \t.reg .b32 %thread;
 \tmov.u32 %thread, %tid.x;
 \tsetp.ge.u32 %task, %thread, {threads};
-\t@%task barrier.cluster.arrive.relaxed;
-\t@%task barrier.cluster.wait;
-\t}}
+{meetings}\t}}
 """
+
+_TASK_MEETS = "\t@%task barrier.cluster.arrive.relaxed;\n\t@%task barrier.cluster.wait;\n"
 
 _ALL_MEET = "\tbarrier.cluster.arrive;\n\tbarrier.cluster.wait;\n"
 
@@ -58,5 +58,7 @@ def meeting(ptx: str) -> str:
     threads = re.search(r"\.(?:reqntid|maxntid) (\d+)", head)
     body = re.sub(r"^(?=[ \t]*ret;)", _ALL_MEET, body, flags=re.MULTILINE)
     if threads is None or int(threads[1]) > int(mark[1]):
-        body = _TASKS_MEET.format(threads=mark[1]) + body
+        # Each meeting has a number: a compiler may write one twice.
+        times = len({found[0] for found in _MARK.finditer(entry[0])})
+        body = _TASKS_MEET.format(threads=mark[1], meetings=times * _TASK_MEETS) + body
     return ptx[: entry.start()] + head + "{\n" + body + ptx[entry.end() :]

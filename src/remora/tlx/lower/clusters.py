@@ -12,12 +12,13 @@ from xdsl.rewriter import InsertPoint
 
 from remora.dsl.lowering import CustomOp, Lowering
 from remora.errors import UnsupportedByTarget, WrongShape
-from remora.ir.build import Builder, attribute, op_name
+from remora.ir.build import Builder, attribute, inherent, op_name
 from remora.tlx.clusters import (
     async_remote_shmem_store,
     cluster_barrier,
     cluster_cta_rank,
     cluster_size_1d,
+    fence_mbarrier_init_cluster,
     remote_shmem_store,
 )
 from remora.tlx.lower.arrivals import computed, mapped, root_of
@@ -60,17 +61,70 @@ def lower_barrier(op: CustomOp, builder: Builder, lowering: Lowering) -> None:
         UnsupportedByTarget: the kernel has tasks, whose warps would not arrive.
     """
     if _has_tasks(lowering):
-        raise UnsupportedByTarget(
-            "tlx.cluster_barrier: in a kernel with tasks not all warps come here, and the barrier "
-            "is one of all threads of the cluster",
-            where=op.where,
-            hint="let the tasks meet at barriers: tlx.barrier_arrive(bar, remote_cta_rank=...)",
-        )
+        meetings = lowering.analysis.meetings
+        if op.op not in meetings:
+            raise UnsupportedByTarget(
+                "tlx.cluster_barrier: in a kernel with tasks not all warps come here, and the "
+                "barrier is one of all threads of the cluster",
+                where=op.where,
+                hint="meet before the tasks begin, or once in each task, where the tasks have a "
+                "multiple of 4 warps together; or arrive at barriers: "
+                "tlx.barrier_arrive(bar, remote_cta_rank=...)",
+            )
+        if number := meetings[op.op]:
+            execute(builder, f"{MARK}{32 * lowering.num_warps} threads, {number}")
     _meet(builder)
+
+
+@fence_mbarrier_init_cluster.lowering(*TARGETS)
+def lower_init_fence(op: CustomOp, builder: Builder, lowering: Lowering) -> None:
+    """``fence.mbarrier_init``."""
+    execute(builder, "fence.mbarrier_init.release.cluster;")
 
 
 def _has_tasks(lowering: Lowering) -> bool:
     return any(op_name(op) == "ttg.warp_specialize" for op in lowering.module.walk())
+
+
+def meetings(lowering: Lowering) -> dict[Operation, int]:
+    """The ``cluster_barrier`` of a kernel with tasks that all warps of it come to.
+
+    Those that stand before the first task are numbered from 1: the warps of tasks, which wait
+    for work by then, have to come too (``remora.tlx.lower.assembled``). Those that stand in
+    tasks, as many in each, are 0.
+    """
+    places = [op.op for op in lowering.ops if op.name == "tlx.cluster_barrier"]
+    sets = [op for op in lowering.module.walk() if op_name(op) == "ttg.warp_specialize"]
+    found: dict[Operation, int] = {}
+    for place in places:
+        block = place.parent
+        if block is not None and _is_entry(block) and not _after_tasks(place):
+            found[place] = len(found) + 1
+    most = max((_warps(tasks) for tasks in sets), default=0)
+    for tasks in sets:
+        bodies = [tasks.regions[0], *tasks.regions[1].blocks[0].first_op.regions]  # type: ignore
+        own = [[p for p in places if p.parent is body.blocks[0]] for body in bodies]
+        # Warps come in groups of 4: those that no task has never come.
+        whole = (lowering.num_warps + _warps(tasks)) % 4 == 0 and _warps(tasks) == most
+        if whole and len({len(o) for o in own}) == 1:
+            found.update((p, 0) for o in own for p in o)
+    return found
+
+
+def _warps(tasks: Operation) -> int:
+    """Those of the partitions."""
+    warps: Any = inherent(tasks, "partitionNumWarps")
+    return sum(warps.get_values())
+
+
+def _after_tasks(op: Operation) -> bool:
+    """Whether tasks may have run when an operation of the entry's first block does."""
+    before = op.prev_op
+    while before is not None:
+        if any(op_name(inner) == "ttg.warp_specialize" for inner in before.walk()):
+            return True
+        before = before.prev_op
+    return False
 
 
 def _meet(builder: Builder) -> None:
