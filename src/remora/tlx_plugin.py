@@ -111,11 +111,9 @@ descriptors = (
 )
 
 
-def _is_marked(text: str) -> bool:
-    """Whether a kernel needs ``_synchronise``."""
-    from remora.tlx.lower.assembled import is_marked
-
-    return is_marked(text)
+# In the LLVM IR and the PTX of a kernel that reaches another CTA's memory, before the number
+# of its own threads, a task's not counted.
+MARK = "// remora: cluster of programs of "
 
 
 def _synchronise(text: str, compile_: Callable[[str], str]) -> str:
@@ -127,8 +125,8 @@ def _synchronise(text: str, compile_: Callable[[str], str]) -> str:
 
 clusters = (
     Pipeline("tlx clusters")
-    .override("ptx", _synchronise)
-    .when(target=("cuda:90", "cuda:100", "cuda:103"), module=_is_marked)
+    .override("ptx", _synchronise, trigger=MARK)
+    .when(target=("cuda:90", "cuda:100", "cuda:103"))
 )
 
 plugin = Plugin(

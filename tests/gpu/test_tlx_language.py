@@ -376,7 +376,7 @@ def reduced(x, y, B0: tl.constexpr, B1: tl.constexpr, KIND: tl.constexpr):
 
 @pytest.mark.parametrize(("kind", "dtype"), [
     ("add", "float32"), ("add", "float16"), ("add", "int32"), ("min", "int32"), ("max", "bfloat16"),
-    ("and", "int32"), ("or", "int32"), ("xor", "int64"),
+    ("and", "int32"), ("or", "int32"), ("xor", "int32"),
 ])  # fmt: skip
 def test_reductions_in_global_memory(kind: str, dtype: str) -> None:
     element = getattr(torch, dtype)

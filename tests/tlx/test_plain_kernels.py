@@ -58,3 +58,8 @@ def test_without_the_plugin_a_word_of_tlx_is_an_error_at_its_line(inactive: None
     assert error is not None
     assert "no pipeline in force lowers it" in error.what
     assert line_of(with_tlx, "tlx.local_alloc") in error.where
+
+
+def test_every_edit_waits_for_a_word_of_tlx() -> None:
+    """So that other kernels, and torch.compile, are as without it."""
+    assert all(edit.trigger for pipeline in tlx.plugin.pipelines for edit in pipeline.edits)

@@ -76,7 +76,7 @@ def edited_stage(
 
         whole: Callable[[Any], Any] = compile_
         for override in held:
-            if isinstance(override, Override):
+            if isinstance(override, Override) and override.trigger in text:
                 whole = _overridden(override, whole)
                 compilation.done.append(override)
         result = whole(value)

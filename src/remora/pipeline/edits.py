@@ -135,10 +135,17 @@ class Override(Edit):
     """Call ``function(value, compile_)`` in the place of a stage.
 
     value: what the stage gets: a module, text. compile_: the stage itself, of a
-    value. What the function returns is what the stage makes.
+    value. What the function returns is what the stage makes. trigger_: text that
+    the value has to contain for the function to be called.
     """
 
     function: Callable[[Any, Callable[[Any], Any]], Any]
+    trigger_: str = ""
+
+    @property
+    def trigger(self) -> str:
+        """See ``Edit``."""
+        return self.trigger_
 
     @property
     def subject(self) -> Any:
@@ -292,7 +299,7 @@ class Pipeline:
         return self._with(Passes(stage=stage, subjects=subjects, pipeline=self.name))
 
     def override(
-        self, stage: str, function: Callable[[Any, Callable[[Any], Any]], Any]
+        self, stage: str, function: Callable[[Any, Callable[[Any], Any]], Any], *, trigger: str = ""
     ) -> Pipeline:
         """Call ``function(value, compile_)`` in the place of a stage: see ``Override``.
 
@@ -303,7 +310,9 @@ class Pipeline:
             raise PipelineError(
                 f"{function!r} is not a function", where=f"pipeline {self.name!r}, override {stage}"
             )
-        return self._with(Override(stage=stage, function=function, pipeline=self.name))
+        return self._with(
+            Override(stage=stage, function=function, trigger_=trigger, pipeline=self.name)
+        )
 
     def check(self, stage: str, function: str, *, trigger: str = "") -> Pipeline:
         """Look at what a stage made: see ``Check``."""

@@ -24,16 +24,18 @@ STORES = "tma store"
 EVICTIONS = ("", "evict_first", "evict_last")
 _CACHES = ("", ".ca", ".cg", ".cs", ".cv", ".wb", ".wt")
 
-# What a reduction does to which elements (PTX ISA, cp.reduce.async.bulk.tensor).
+# What a reduction does to which elements (PTX ISA, cp.reduce.async.bulk.tensor; on an H200
+# the exclusive or of 64-bit elements is an illegal instruction).
+_BITS = (tl.int32, tl.uint32)
 _INTEGERS = (tl.int32, tl.uint32, tl.int64, tl.uint64)
 _HALVES = (tl.float16, tl.bfloat16)
 REDUCTIONS = {
     "add": (tl.int32, tl.uint32, tl.uint64, *_HALVES, tl.float32),
     "min": (*_INTEGERS, *_HALVES),
     "max": (*_INTEGERS, *_HALVES),
-    "and": _INTEGERS,
-    "or": _INTEGERS,
-    "xor": _INTEGERS,
+    "and": _BITS,
+    "or": _BITS,
+    "xor": _BITS,
 }
 
 
@@ -115,7 +117,21 @@ def _offsets(call: Call, desc: Any, offsets: Any) -> list[Any]:
             f"there are {len(offsets)} offsets for a descriptor of {rank} dimensions",
             hint="one for each dimension of the descriptor",
         )
+    last = tl._unwrap_if_constexpr(offsets[-1])
+    if isinstance(last, int):
+        _check_aligned(call, last, bits(desc.dtype) // 8)
     return [call.integer(f"offsets[{i}]", v) for i, v in enumerate(offsets)]
+
+
+def _check_aligned(call: Call, offset: int, size: int) -> None:
+    """Check the last offset, in elements of ``size`` bytes: others are an illegal instruction."""
+    if offset * size % 16:
+        call.fail(
+            WrongShape,
+            f"the last offset is {offset}, {offset * size} bytes: TMA copies begin at multiples "
+            "of 16 bytes",
+            hint=f"a multiple of {16 // size}",
+        )
 
 
 def _box(call: Call, name: str, desc: Any, value: Any) -> Any:
@@ -172,8 +188,9 @@ def async_descriptor_load(
         desc: a tensor descriptor: a kernel's argument, or made in the kernel.
         result: one buffer of the shape and dtype of the descriptor's boxes, of which it may
             leave out first dimensions of 1.
-        offsets: where the box begins, in elements: an integer for each dimension. What
-            is outside of the tensor becomes zero, or NaN where the descriptor says so.
+        offsets: where the box begins, in elements: an integer for each dimension, the last
+            a multiple of 16 bytes (others are an illegal instruction). What is outside of
+            the tensor becomes zero, or NaN where the descriptor says so.
         barrier: one barrier; its phase gets the box's bytes (``barrier_expect_bytes``).
         pred: a boolean; False: nothing is copied.
         cache_modifier: no effect: the copy does not go through the first-level cache.
@@ -241,7 +258,7 @@ def async_descriptor_store(
         source: one buffer of the shape and dtype of the descriptor's boxes. After
             ``local_store`` into it comes ``fence_async_shared``. It may be written
             again after ``async_descriptor_store_wait``.
-        offsets: as of ``async_descriptor_load``, none negative: a store that begins before
+        offsets: as of ``async_descriptor_load``, and none negative: a store that begins before
             its tensor is an illegal instruction. What is past its end is dropped.
         eviction_policy: as of ``async_descriptor_load``.
         store_reduce: "", or what the tensor's elements are combined with the buffer's
@@ -418,6 +435,7 @@ def _load(
     remote: bool = False,
 ) -> None:
     offsets, ranks, pred = rest[:rank], rest[rank : rank + targets], rest[rank + targets :]
+    _check_aligned(machine.call, int(offsets[-1]), buffer.itemsize)
     for number in ranks:
         require_own(machine, number)
     if pred and not pred[0]:
@@ -433,6 +451,7 @@ def _load(
 def _store(
     machine: Machine, desc: Any, buffer: Any, *offsets: Any, rank: int, evict: str, reduce: str
 ) -> None:
+    _check_aligned(machine.call, int(offsets[-1]), buffer.itemsize)
     for offset in offsets:
         _check_begin(machine.call, int(offset))
     combine = {

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable
 
 from remora.errors import PipelineError
-from remora.tlx.lower.clusters import MARK
+from remora.tlx_plugin import MARK
 
 _MARK = re.compile(re.escape(MARK) + r"(\d+) threads(?:, \d+)?")
 
@@ -33,11 +33,6 @@ _TASKS_MEET = """\t{{
 _TASK_MEETS = "\t@%task barrier.cluster.arrive.relaxed;\n\t@%task barrier.cluster.wait;\n"
 
 _ALL_MEET = "\tbarrier.cluster.arrive;\n\tbarrier.cluster.wait;\n"
-
-
-def is_marked(text: str) -> bool:
-    """Whether a kernel reaches another CTA's memory."""
-    return MARK in text
 
 
 def synchronise(text: str, compile_: Callable[[str], str]) -> str:

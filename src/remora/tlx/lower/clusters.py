@@ -32,13 +32,10 @@ from remora.tlx.lower.offsets import (
     slice_starts,
 )
 from remora.tlx.ranks import TARGETS
+from remora.tlx_plugin import MARK
 
 #: Operations that reach another CTA's memory.
 REMOTE = {"tlx.remote_shmem_store", "tlx.async_remote_shmem_store", "tlx.remote_view"}
-
-#: In the PTX of a kernel that reaches another CTA's memory, with its own threads, a task's
-#: not counted: ``synchronise`` in ``remora.tlx.lower.assembled`` finds it.
-MARK = "// remora: cluster of programs of "
 
 
 @cluster_cta_rank.lowering(*TARGETS)
