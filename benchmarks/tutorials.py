@@ -182,6 +182,8 @@ def describe(config: Any) -> str:
 def import_tlx(contestant: str) -> None:
     """Remora under the names that the tutorials import, or the peer."""
     if contestant.startswith("peer"):
+        with contextlib.suppress(ImportError):  # its .pth file, where pip installed it
+            import _utlx_autoregister  # noqa: F401
         import utlx_plugin  # noqa: F401
     else:
         import remora.tlx
@@ -425,7 +427,8 @@ def rows_of(contestant: str, python: str, arguments: argparse.Namespace) -> list
     """What a contestant's process writes; one row with an error where it died."""
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "rows.json"
-        environment = {**os.environ, "TRITON_CACHE_DIR": f"{folder}/cache"}
+        cache = f"{arguments.cache}/{contestant}" if arguments.cache else f"{folder}/cache"
+        environment = {**os.environ, "TRITON_CACHE_DIR": cache}
         if contestant.startswith("peer"):
             environment.pop("PYTHONPATH", None)
         command = [
@@ -504,6 +507,7 @@ def main() -> None:
     parser.add_argument("--only", default="", help="tutorials whose name holds this")
     parser.add_argument("--configs", type=int, default=1000, help="at most, of each tutorial")
     parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--cache", help="a folder for compiled kernels, kept between runs")
     parser.add_argument("--out", help="a JSON file")
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--contestant", default="", help=argparse.SUPPRESS)

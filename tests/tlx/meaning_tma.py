@@ -107,7 +107,7 @@ def values(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
 
 
 @triton.jit
-def moved(desc, out, first, second, B: tl.constexpr, C: tl.constexpr):
+def moved(desc, out, first, second, to, B: tl.constexpr, C: tl.constexpr):
     bars = tlx.alloc_barriers(1)
     buf = tlx.local_alloc((B, C), tlx.dtype_of(desc), 2)
     tlx.barrier_expect_bytes(bars[0], 2 * B * C * tlx.dtype_of(desc).primitive_bitwidth // 8)
@@ -115,7 +115,7 @@ def moved(desc, out, first, second, B: tl.constexpr, C: tl.constexpr):
     tlx.async_descriptor_load(desc, buf[0], [first, second], bars[0])
     tlx.async_descriptor_load(desc, buf[1], [0, 0], bars[0], pred=first > -99)
     tlx.barrier_wait(bars[0], 0)
-    tlx.async_descriptor_store(out, buf[0], [first, second])
+    tlx.async_descriptor_store(out, buf[0], [to, second])
     tlx.async_descriptor_store_wait(0)
 
 
@@ -127,12 +127,16 @@ def test_what_is_outside_of_the_tensor_is_zero_and_dropped(
     a = values((30, 64), dtype)
     b = torch.full_like(a.view(torch.uint8), 0x3A).view(dtype)
     expected = b.clone()
+    to = max(at[0], 0)
+    loaded = torch.zeros((16, 32)).to(dtype)
     rows, columns = (slice(max(o, 0), o + e) for o, e in zip(at, (16, 32), strict=True))
-    expected[rows, columns] = a[rows, columns]
+    part = a[rows, columns]
+    loaded[to - at[0] :, : part.shape[1]][: part.shape[0]] = part
+    kept = expected[to : to + 16, columns]
+    kept[...] = loaded[: kept.shape[0], : kept.shape[1]]
     box = [16, 32]
-    moved[(1,)](
-        TensorDescriptor.from_tensor(a, box), TensorDescriptor.from_tensor(b, box), *at, *box
-    )
+    source, target = (TensorDescriptor.from_tensor(x, box) for x in (a, b))
+    moved[(1,)](source, target, *at, to, *box)
     assert (b.view(torch.uint8) == expected.view(torch.uint8)).all()
 
 
@@ -226,6 +230,8 @@ def mistakes(desc, q, WHAT: tl.constexpr):
     if WHAT == "written before the store is done":
         tlx.local_store(buf[0], tl.load(q + at))
     tlx.async_descriptor_store_wait(0)
+    if WHAT == "a store before its tensor":
+        tlx.async_descriptor_store(desc, buf[0], [tl.program_id(0) - 1, 0])
     if WHAT == "a place without a descriptor":
         tlx.reinterpret_tensor_descriptor(
             tlx.allocate_tensor_descriptor(1)[0], [16, 16], tl.float32
@@ -239,6 +245,7 @@ def mistakes(desc, q, WHAT: tl.constexpr):
         ("wait for another barrier", errors.WaitNeverEnds, "lacks 1 of 1 arrivals"),
         ("two copies, bytes of one", errors.ReferenceRace, "async_descriptor_load"),
         ("written before the store is done", errors.ReferenceRace, "async_descriptor_store"),
+        ("a store before its tensor", errors.WrongShape, "begins at -1"),
         ("a place without a descriptor", errors.WaitNeverEnds, "no tensor descriptor was made"),
     ],
 )

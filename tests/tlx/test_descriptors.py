@@ -442,6 +442,8 @@ def refused(desc, narrow, i8, p, n, N: tl.constexpr, WHAT: tl.constexpr):
         tlx.async_descriptor_load(desc, buf[0], [0.0, 0], bars[0])  # a float offset
     if WHAT == "a small buffer":
         tlx.async_descriptor_load(desc, small[0], [0, 0], bars[0])  # a small buffer
+    if WHAT == "a store at -8":
+        tlx.async_descriptor_store(desc, buf[0], [n, 3 - N - 6])  # a store at -8
     if WHAT == "another dtype":
         tlx.async_descriptor_store(desc, wide[0], [0, 0])  # another dtype
     if WHAT == "all buffers":
@@ -508,6 +510,7 @@ REFUSED = {
     "one offset": errors.WrongType, "a float offset": errors.WrongType,
     "a small buffer": errors.WrongShape, "another dtype": errors.WrongDtype,
     "all buffers": errors.WrongType, "all barriers": errors.WrongType,
+    "a store at -8": errors.WrongShape,
     "no barrier": errors.WrongType, "8 bytes": errors.WrongShape, "policy": errors.WrongType,
     "reduction": errors.WrongType, "bits of fp16": errors.WrongDtype,
     "sum of i8": errors.WrongDtype, "two CTAs": errors.UnsupportedByTarget,

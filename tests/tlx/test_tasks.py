@@ -461,3 +461,29 @@ def test_buffers_within_a_task() -> None:
     ((_, body),) = partitions(compiled)
     assert "ttg.local_alloc" in body
     assert "wgmma" in compiled.asm["ptx"]
+
+
+@triton.jit
+def advanced_in_each(q, n, AFTER: tl.constexpr):
+    i = tl.program_id(0)
+    with tlx.async_tasks():
+        with tlx.async_task("default"):
+            while i < n:
+                tl.store(q + i, 1)
+                i += 2
+        with tlx.async_task(num_warps=1, replicate=2):
+            while i < n:
+                tl.store(q + i, 2 + tlx.async_task_replica_id())
+                i += 3
+    if AFTER:
+        tl.store(q, i)
+
+
+def test_each_task_starts_with_the_values_from_before() -> None:
+    compiled = build(advanced_in_each, "cuda:90", q="*i32", n="i32", AFTER=False)
+    assert compiled.asm["ttgir"].count("scf.while") == 3
+    with pytest.raises(triton.CompilationError) as caught:
+        build(advanced_in_each, "cuda:90", q="*i32", n="i32", AFTER=True)
+    error = LanguageError.of(caught.value)
+    assert error is not None
+    assert "i was assigned within tlx.async_task" in error.what

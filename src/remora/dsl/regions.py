@@ -96,7 +96,9 @@ class Region(AbstractContextManager["Region"]):
         self.inner: list[Region] = []  # regions that were opened within
         self.node: Any = None
         self._on_open, self._on_close = on_open, on_close
+        # Names of the kernel: around the region, as it starts, and those assigned before.
         self._names: dict[str, Any] = {}
+        self._start: dict[str, Any] = {}
         self._defined: dict[str, Any] = {}
         self._reference: Any = None
         if not call.interpreted:
@@ -140,6 +142,12 @@ class Region(AbstractContextManager["Region"]):
         _stack().append(self)
         self._names = dict(generator.lscope)
         self._defined = dict(generator.local_defs)
+        # What a region beside this one assigned has here the value from before both.
+        before = enclosing[-1]._names if enclosing else {}
+        for name, value in self._names.items():
+            if isinstance(value, _Left) and name in before:
+                generator.lscope[name] = before[name]
+        self._start = dict(generator.lscope)
         self._mark("begin")
 
     def _close(self) -> None:
@@ -151,7 +159,7 @@ class Region(AbstractContextManager["Region"]):
         left = {
             name: _Left(name, self.call)
             for name, value in generator.lscope.items()
-            if name in self._names and value is not self._names[name]
+            if name in self._start and value is not self._start[name]
         }
         generator.lscope = {**self._names, **left}
         generator.local_defs = self._defined

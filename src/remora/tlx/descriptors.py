@@ -241,7 +241,8 @@ def async_descriptor_store(
         source: one buffer of the shape and dtype of the descriptor's boxes. After
             ``local_store`` into it comes ``fence_async_shared``. It may be written
             again after ``async_descriptor_store_wait``.
-        offsets: as of ``async_descriptor_load``. What is outside of the tensor is dropped.
+        offsets: as of ``async_descriptor_load``, none negative: a store that begins before
+            its tensor is an illegal instruction. What is past its end is dropped.
         eviction_policy: as of ``async_descriptor_load``.
         store_reduce: "", or what the tensor's elements are combined with the buffer's
             by, atomically: "add", "min", "max", "and", "or", "xor".
@@ -250,6 +251,9 @@ def async_descriptor_store(
     desc = descriptor(call, "desc", desc)
     buffer = _box(call, "source", desc, source)
     where = _offsets(call, desc, offsets)
+    for offset in map(tl._unwrap_if_constexpr, tl._unwrap_if_constexpr(offsets)):
+        if isinstance(offset, int):
+            _check_begin(call, offset)
     eviction = _one_of(call, "eviction_policy", eviction_policy, EVICTIONS)
     reduce = _one_of(call, "store_reduce", store_reduce, ("", *REDUCTIONS))
     if reduce and desc.dtype not in REDUCTIONS[reduce]:
@@ -262,6 +266,15 @@ def async_descriptor_store(
         call.emit([operand(call, desc), buffer, *where], rank=len(where), evict="", reduce=reduce)
         return
     call.emit([operand(call, desc), buffer, *where], rank=len(where), evict=eviction, reduce=reduce)
+
+
+def _check_begin(call: Call, offset: int) -> None:
+    if offset < 0:
+        call.fail(
+            WrongShape,
+            f"a store begins at {offset}: the hardware has no negative offsets for stores",
+            hint="only loads may begin before their tensor",
+        )
 
 
 @op("tlx.async_descriptor_store_wait", lowered_in=LOWERED_IN)
@@ -420,6 +433,8 @@ def _load(
 def _store(
     machine: Machine, desc: Any, buffer: Any, *offsets: Any, rank: int, evict: str, reduce: str
 ) -> None:
+    for offset in offsets:
+        _check_begin(machine.call, int(offset))
     combine = {
         "add": np.add, "min": np.minimum, "max": np.maximum,
         "and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor,

@@ -41,16 +41,17 @@ def cluster_size(value: Any) -> Size:
     """A cluster's extents along the three axes of the grid.
 
     Raises:
-        KernelArgumentError: they are not three numbers with a product of at most 8.
+        KernelArgumentError: they are not three powers of two with a product of at most 8.
     """
     try:
         extents = tuple(int(n) for n in value)
     except (TypeError, ValueError):
         extents = ()
-    if len(extents) != 3 or min(extents) < 1 or math.prod(extents) > MOST_CTAS:
+    powers = all(n > 0 and n & (n - 1) == 0 for n in extents)
+    if len(extents) != 3 or not powers or math.prod(extents) > MOST_CTAS:
         raise KernelArgumentError(
             f"{OPTION}={value!r} is not the size of a cluster",
-            hint=f"give three numbers whose product is at most {MOST_CTAS}: (2, 1, 1)",
+            hint=f"give three powers of two whose product is at most {MOST_CTAS}: (2, 1, 1)",
         )
     x, y, z = extents
     return x, y, z
@@ -120,49 +121,56 @@ def jit(fn: Any = None, **options: Any) -> Any:
 
 def with_clusters(kernel: Any) -> Any:
     """The same kernel, which takes the launch option ``ctas_per_cga`` from now on."""
-    stock = kernel.run
-    plain = copy.copy(kernel)
-    by_size: dict[Any, Callable[..., Any]] = {}
-
-    @functools.wraps(stock)
-    def run(*args: Any, **kwargs: Any) -> Any:
-        value = kwargs.pop(OPTION, None)
-        if value is None:
-            return stock(*args, **kwargs)
-        key = tuple(value) if isinstance(value, list) else value
-        if key not in by_size:
-            by_size[key] = _in_clusters(plain, stock, cluster_size(value))
-        return by_size[key](*args, **kwargs)
-
-    kernel.run = run
+    stock: Any = type(kernel)
+    kernel.__class__ = _clustered(stock)
     return kernel
 
 
-def _in_clusters(plain: Any, stock: Callable[..., Any], size: Size) -> Callable[..., Any]:
-    """The ``run`` of a kernel, of which ``plain`` is a copy, for clusters of a size."""
-    interpreted = knobs.runtime.interpret
+@functools.cache
+def _clustered(stock: Any) -> Any:
+    """The class of functions, compiled or interpreted, that know the option."""
+
+    class Clustered(stock):  # type: ignore[misc]
+        def run(self, *args: Any, **kwargs: Any) -> Any:
+            value = kwargs.pop(OPTION, None)
+            if value is None:
+                return super().run(*args, **kwargs)
+            return _launch(self, cluster_size(value), args, kwargs)
+
+    Clustered.__name__ = stock.__name__  # Triton asks for it
+    return Clustered
+
+
+def _launch(kernel: Any, size: Size, args: Any, kwargs: dict[str, Any]) -> Any:
+    """A kernel's ``run`` in clusters of a size."""
     if size == (1, 1, 1):
-        return stock  # a CTA without a cluster is a cluster of one
-    # Compiled forms for a size are in the memory cache of a kernel of its own.
-    compiled = stock if interpreted else attach(in_clusters(size))(copy.copy(plain)).run
+        return kernel.run(*args, **kwargs)  # a CTA without a cluster is a cluster of one
+    if kwargs.get("num_ctas", 1) != 1:
+        raise KernelArgumentError(
+            f"num_ctas={kwargs['num_ctas']} and {OPTION}={size} are both given",
+            hint=f"{OPTION} makes clusters of programs of one CTA: leave num_ctas out",
+        )
+    kwargs["grid"] = _whole_clusters(kwargs["grid"], size)
+    if not knobs.runtime.interpret:
+        _check_target(size)
+        return _in_clusters(kernel, size).run(*args, **kwargs)
+    token = reference_cluster.set(size)
+    try:
+        return kernel.run(*args, **{k: v for k, v in kwargs.items() if k != "num_ctas"})
+    finally:
+        reference_cluster.reset(token)
 
-    def run(*args: Any, grid: Any, **kwargs: Any) -> Any:
-        if kwargs.get("num_ctas", 1) != 1:
-            raise KernelArgumentError(
-                f"num_ctas={kwargs['num_ctas']} and {OPTION}={size} are both given",
-                hint=f"{OPTION} makes clusters of programs of one CTA: leave num_ctas out",
-            )
-        if not interpreted:
-            _check_target(size)
-            return compiled(*args, grid=_whole_clusters(grid, size), **kwargs)
-        kwargs.pop("num_ctas", None)
-        token = reference_cluster.set(size)
-        try:
-            return compiled(*args, grid=_whole_clusters(grid, size), **kwargs)
-        finally:
-            reference_cluster.reset(token)
 
-    return run
+def _in_clusters(kernel: Any, size: Size) -> Any:
+    """The kernel that is compiled for clusters of a size, made once."""
+    owner, made = vars(kernel).get("remora_clusters", (None, {}))
+    if owner is not kernel:  # a copy of a kernel
+        made = {}
+        kernel.remora_clusters = (kernel, made)
+    key = size, type(kernel), getattr(kernel, "remora_pipelines", ())
+    if key not in made:
+        made[key] = attach(in_clusters(size))(copy.copy(kernel))
+    return made[key]
 
 
 def _check_target(size: Size) -> None:
