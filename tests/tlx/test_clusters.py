@@ -411,7 +411,8 @@ def test_a_copy_into_another_cta() -> None:
     assert ptx.count(copy) == 1
     assert ptx.count("mapa.shared::cluster") == 2
     before = ptx[: ptx.index(copy)]
-    assert before.rindex("st.shared") < before.rindex("bar.sync") and "fence.proxy.async" in before
+    assert before.rindex("st.shared") < before.rindex("bar.sync")
+    assert "fence.proxy.async" in before
     # Both CTAs have initialised their barriers, and stay until the copies have come.
     assert before.index("mbarrier.init") < before.index("barrier.cluster.wait.aligned")
     assert re.search(r"barrier\.cluster\.wait;\s+ret;", ptx)
@@ -485,7 +486,7 @@ def copied(what: str, m: int = 64, n: int = 128) -> str:
 
 
 MULTICAST = (
-    r"@once cp\.async\.bulk\.tensor\.2d\.shared::cluster\.global\.tile"
+    r"@once cp\.async\.bulk\.tensor\.2d\.shared::cluster\.global"
     r"\.mbarrier::complete_tx::bytes"
     r"\.multicast::cluster(\.L2::cache_hint)? \[%r\d+\], \[%rd\d+, \{%r\d+, %r\d+\}\], \[%r\d+\],"
     r" (%rs\d+)(, %rd\d+)?;"
