@@ -20,9 +20,8 @@ from typing import Any
 
 from remora.native import announcement
 from remora.native.elf import ENTRY_POINT, SharedLibrary
-from remora.native.report import Refused, Report, Verdict, bound_names
+from remora.native.report import VARIABLE, Refused, Report, Verdict, bound_names
 
-_VARIABLE = "TRITON_PLUGIN_PATHS"
 _MOST_OUTPUT = 16 << 20  # bytes that a library may print
 
 
@@ -94,7 +93,7 @@ class Trial:
 
     def rehearse(self) -> None:
         """Load it as the parent's Triton will, and give its dialects to a context."""
-        os.environ[_VARIABLE] = self.path  # what reads it, reads it now
+        os.environ[VARIABLE] = self.path  # what reads it, reads it now
         spec = importlib.util.spec_from_file_location("triton._C.libtriton", self.libtriton)
         assert spec is not None, self.libtriton
         assert spec.loader is not None, self.libtriton

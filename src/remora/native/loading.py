@@ -22,14 +22,12 @@ from typing import TYPE_CHECKING, Any
 from remora import errors
 from remora.errors import NativeError, RemoraError
 from remora.native.probe import LIMIT_S, probe
-from remora.native.report import Report, Verdict, bound_names
+from remora.native.report import VARIABLE, Report, Verdict, bound_names
 
 if TYPE_CHECKING:
     from remora.native.op import NativeOp
     from remora.native.passes import NativePass
 
-#: The variable of Triton's contract: libraries, separated by colons.
-VARIABLE = "TRITON_PLUGIN_PATHS"
 #: The entry point group: ``NAME = "package:library.so"``, a file beside a package's modules.
 GROUP = "remora.native"
 

@@ -20,7 +20,7 @@ from functools import cache
 from pathlib import Path
 
 from remora.errors import UnsupportedTriton
-from remora.native.report import Report, Verdict
+from remora.native.report import VARIABLE, Report, Verdict
 
 #: Seconds that a library may take to load and to announce itself.
 LIMIT_S = 30.0
@@ -36,7 +36,7 @@ _CHILD = ("announcement.py", "child.py", "elf.py", "report.py", "wholeness.py")
 def probe(path: str | Path, *, limit: float = LIMIT_S) -> Report:
     """What is known of a library. Never loads it into this process.
 
-    Takes a child for a library that is new or was changed (0.3 s), else a look
+    Takes a child for a library that is new or was changed (0.2 s), else a look
     at the file (0.2 ms).
 
     Args:
@@ -214,7 +214,7 @@ def _environment() -> dict[str, str]:
     """As here, with the modules that are found here, and without plugins."""
     root = str(Path(__file__).parents[2])
     places = [root, *(p for p in sys.path if p and p != root)]
-    kept = {k: v for k, v in os.environ.items() if k != "TRITON_PLUGIN_PATHS"}
+    kept = {k: v for k, v in os.environ.items() if k != VARIABLE}
     return kept | {"PYTHONPATH": os.pathsep.join(places)}
 
 

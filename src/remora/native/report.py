@@ -6,6 +6,9 @@ from dataclasses import asdict, dataclass, replace
 from enum import Enum
 from typing import Any, Self
 
+#: The variable of Triton's contract: libraries, separated by colons.
+VARIABLE = "TRITON_PLUGIN_PATHS"
+
 
 class Verdict(Enum):
     """What a look at a native library ends with."""
