@@ -30,6 +30,7 @@ OPERATIONS = (
     "cluster_size_1d",
     "fence_mbarrier_init_cluster",
     "dtype_of",
+    "async_remote_shmem_copy",
     "async_remote_shmem_store",
     "size_of",
     "get_fp8_format_name",

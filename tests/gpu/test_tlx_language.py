@@ -640,6 +640,50 @@ def test_tasks_of_two_ctas() -> None:
 
 
 @tlx.jit
+def exchanged(x, y, S: tl.constexpr):
+    """Each CTA's buffer goes into the other one's."""
+    buffers = tlx.local_alloc((S,), tlx.dtype_of(x), 2)
+    bar = tlx.alloc_barriers(1)
+    at = tl.program_id(0) * S + tl.arange(0, S)
+    tlx.barrier_expect_bytes(bar[0], S * tlx.size_of(tlx.dtype_of(x)))
+    tlx.local_store(buffers[0], tl.load(x + at))
+    tlx.fence_async_shared()
+    tlx.async_remote_shmem_copy(buffers[1], buffers[0], tlx.cluster_cta_rank() ^ 1, bar[0])
+    tlx.barrier_wait(bar[0], 0)
+    tl.store(y + at, tlx.local_load(buffers[1]))
+
+
+def test_buffers_that_are_exchanged() -> None:
+    x, y = integers(8, 1024, dtype=torch.float16), empty(8, 1024, dtype=torch.float16)
+    exchanged[(8,)](x, y, 1024, ctas_per_cga=(2, 1, 1))
+    equal(y, x.reshape(4, 2, 1024).flip(1).reshape(8, 1024))
+
+
+@tlx.jit
+def tasks_that_meet(x, y, S: tl.constexpr):
+    bars = tlx.alloc_barriers(1)
+    rank = tlx.cluster_cta_rank()
+    at = tl.program_id(0) * S + tl.arange(0, S)
+    with tlx.async_tasks():
+        with tlx.async_task("default"):
+            tlx.cluster_barrier()
+            if rank == 0:
+                tlx.barrier_arrive(bars[0], remote_cta_rank=1)
+        with tlx.async_task(num_warps=4):
+            value = tl.load(x + at)
+            tlx.cluster_barrier()
+            if rank == 1:
+                tlx.barrier_wait(bars[0], 0)
+            tl.store(y + at, value)
+
+
+def test_tasks_that_meet() -> None:
+    x, y = integers(8, 256), empty(8, 256)
+    tasks_that_meet[(8,)](x, y, 256, ctas_per_cga=(2, 1, 1))
+    equal(y, x)
+
+
+@tlx.jit
 def sizes(y):
     tl.store(y + tl.program_id(0), tlx.cluster_size_1d())
 

@@ -388,6 +388,45 @@ def test_meetings_that_warps_would_not_come_to(first, second, warps, line) -> No
     assert error.where.startswith(line_of(meetings, line))
 
 
+@triton.jit
+def copied_over(x, y, B: tl.constexpr, WHAT: tl.constexpr):
+    buffers = tlx.local_alloc((B,), tl.float32, 2)
+    bars = tlx.alloc_barriers(1)
+    at = tl.arange(0, B)
+    other = tlx.cluster_cta_rank() ^ 1
+    tlx.barrier_expect_bytes(bars[0], B * 4)
+    tlx.local_store(buffers[0], tl.load(x + tl.program_id(0) * B + at))
+    tlx.fence_async_shared()
+    source = buffers[0]
+    if WHAT == "a part":
+        source = tlx.local_slice(source, [0], [B // 2])
+    tlx.async_remote_shmem_copy(buffers[1], source, other, bars[0])  # copy
+    tlx.barrier_wait(bars[0], 0)
+    tl.store(y + tl.program_id(0) * B + at, tlx.local_load(buffers[1]))
+
+
+def test_a_copy_into_another_cta() -> None:
+    ptx = build(copied_over, "cuda:90", x="*fp32", y="*fp32", B=256, WHAT="").asm["ptx"]
+    copy = "@once cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes"
+    assert ptx.count(copy) == 1
+    assert ptx.count("mapa.shared::cluster") == 2
+    before = ptx[: ptx.index(copy)]
+    assert before.rindex("st.shared") < before.rindex("bar.sync")
+    assert "fence.proxy.async" in before
+    # Both CTAs have initialised their barriers, and stay until the copies have come.
+    assert before.index("mbarrier.init") < before.index("barrier.cluster.wait.aligned")
+    assert re.search(r"barrier\.cluster\.wait;\s+ret;", ptx)
+
+
+@pytest.mark.parametrize(("size", "what"), [(256, "a part"), (2, "")])
+def test_a_copy_that_cannot_be(size: int, what: str) -> None:
+    with pytest.raises(Exception) as caught:  # noqa: PT011
+        build(copied_over, "cuda:90", x="*fp32", y="*fp32", B=size, WHAT=what)
+    error = errors.WrongShape.of(caught.value)
+    assert error is not None
+    assert error.where.startswith(line_of(copied_over, "# copy"))
+
+
 def test_memory_that_others_reach_is_not_used_again() -> None:
     @triton.jit
     def kernel(x, y, B: tl.constexpr):
@@ -447,7 +486,7 @@ def copied(what: str, m: int = 64, n: int = 128) -> str:
 
 
 MULTICAST = (
-    r"@once cp\.async\.bulk\.tensor\.2d\.shared::cluster\.global\.tile"
+    r"@once cp\.async\.bulk\.tensor\.2d\.shared::cluster\.global"
     r"\.mbarrier::complete_tx::bytes"
     r"\.multicast::cluster(\.L2::cache_hint)? \[%r\d+\], \[%rd\d+, \{%r\d+, %r\d+\}\], \[%r\d+\],"
     r" (%rs\d+)(, %rd\d+)?;"

@@ -22,6 +22,7 @@ from remora.tlx.barriers import (
 from remora.tlx.buffers import dtype_of, local_alloc, local_load, local_store, local_view
 from remora.tlx.bulk import async_store
 from remora.tlx.clusters import (
+    async_remote_shmem_copy,
     async_remote_shmem_store,
     cluster_barrier,
     cluster_cta_rank,
@@ -114,6 +115,7 @@ __all__ = [
     "async_load",
     "async_load_commit_group",
     "async_load_wait_group",
+    "async_remote_shmem_copy",
     "async_remote_shmem_store",
     "async_store",
     "async_task",

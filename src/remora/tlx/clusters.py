@@ -148,6 +148,45 @@ def _store_later(
     bar.later(machine, copy, buffer.nbytes, writes=[buffer])
 
 
+@op("tlx.async_remote_shmem_copy", lowered_in=LOWERED_IN)
+def async_remote_shmem_copy(
+    call: Call, dst: Any, src: Any, remote_cta_rank: Any, barrier: Any
+) -> None:
+    """Copy a buffer of this CTA into the buffer that another CTA has in ``dst``'s place.
+
+    Args:
+        dst, src: buffers of one shape and dtype, with a multiple of 16 bytes. After
+            ``local_store`` into ``src`` comes ``fence_async_shared``.
+        remote_cta_rank, barrier: as of ``async_remote_shmem_store``.
+    """
+    require_clusters(call)
+    to, buffer = view(call, "dst", dst), view(call, "src", src)
+    if to.type != buffer.type or buffer.type.bytes % 16:
+        call.fail(
+            WrongShape,
+            f"dst is {to.type}, src {buffer.type}, of {buffer.type.bytes} bytes",
+            hint="give buffers of one shape and dtype with a multiple of 16 bytes",
+        )
+    rank = rank_of(call, "remote_cta_rank", remote_cta_rank)
+    call.emit([to, buffer, rank, barrier_(call, "barrier", barrier)])
+
+
+@async_remote_shmem_copy.reference
+def _copy_later(
+    machine: Machine,
+    to: np.ndarray[Any, Any],
+    buffer: np.ndarray[Any, Any],
+    rank: Any,
+    bar: Barrier,
+) -> None:
+    require_own(machine, rank)
+
+    def copy() -> None:
+        to[...] = buffer
+
+    bar.later(machine, copy, buffer.nbytes, reads=[buffer], writes=[to])
+
+
 @op("tlx.remote_view", lowered_in=LOWERED_IN)
 def remote_view(call: Call, local_allocated_buffer: Any, remote_cta_rank: Any) -> Any:
     """The barrier that another CTA of the cluster has in this one's place, to arrive at.

@@ -11,9 +11,10 @@ from xdsl.ir import Attribute, Block, Operation, SSAValue
 from xdsl.rewriter import InsertPoint
 
 from remora.dsl.lowering import CustomOp, Lowering
-from remora.errors import UnsupportedByTarget, WrongShape
+from remora.errors import ConflictingLayouts, UnsupportedByTarget, WrongShape
 from remora.ir.build import Builder, attribute, inherent, op_name
 from remora.tlx.clusters import (
+    async_remote_shmem_copy,
     async_remote_shmem_store,
     cluster_barrier,
     cluster_cta_rank,
@@ -22,7 +23,8 @@ from remora.tlx.clusters import (
     remote_shmem_store,
 )
 from remora.tlx.lower.arrivals import computed, mapped, root_of
-from remora.tlx.lower.assembly import execute, intrinsic, shared_address
+from remora.tlx.lower.assembly import execute, execute_once, intrinsic, shared_address
+from remora.tlx.lower.cuda import barrier
 from remora.tlx.lower.layouts import MemDesc
 from remora.tlx.lower.offsets import (
     Arithmetic,
@@ -35,7 +37,12 @@ from remora.tlx.ranks import TARGETS
 from remora.tlx_plugin import MARK
 
 #: Operations that reach another CTA's memory.
-REMOTE = {"tlx.remote_shmem_store", "tlx.async_remote_shmem_store", "tlx.remote_view"}
+REMOTE = {
+    "tlx.async_remote_shmem_copy",
+    "tlx.async_remote_shmem_store",
+    "tlx.remote_shmem_store",
+    "tlx.remote_view",
+}
 
 
 @cluster_cta_rank.lowering(*TARGETS)
@@ -329,6 +336,34 @@ class _Store:
         if word.type != integer:
             word = builder.value("llvm.bitcast", [word], integer)
         return builder.value("llvm.zext", [word], attribute("i16")) if bits == 8 else word
+
+
+@async_remote_shmem_copy.lowering(*TARGETS)
+def lower_copy(op: CustomOp, builder: Builder, lowering: Lowering) -> None:
+    """``cp.async.bulk``, by one thread when all of the task have written."""
+    to, buffer, rank, bar = op.operands
+    kinds: list[MemDesc] = [lowering.analysis.described(v) for v in (to, buffer)]
+    if kinds[0].layout != kinds[1].layout or any(k.whole != k.shape for k in kinds):
+        raise ConflictingLayouts(
+            f"tlx.async_remote_shmem_copy: bytes are copied, and the buffers have the layouts "
+            f"{kinds[0].layout} and {kinds[1].layout}, or are slices",
+            where=op.where,
+            hint="copy whole buffers of one allocation",
+        )
+    lowering.analysis.reached.extend((to, buffer, bar))
+    dims = len(kinds[0].shape)
+    barrier(builder)
+    execute_once(
+        builder,
+        "cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes "
+        "[$0], [$1], $2, [$3];",
+        [
+            mapped(builder, shared_address(builder, to, dims), rank),
+            shared_address(builder, buffer, dims),
+            builder.constant(kinds[1].bytes),
+            mapped(builder, shared_address(builder, bar), rank),
+        ],
+    )
 
 
 # --- the kernel as a whole -----------------------------------------------------------------------

@@ -95,7 +95,7 @@ def _multicast(op: CustomOp, builder: Builder, lowering: Lowering) -> None:
     hint, policy = _hint(op.attributes["evict"], builder)
     coordinates = ", ".join(f"${1 + i}" for i in range(rank, 0, -1))
     text = (
-        f"cp.async.bulk.tensor.{rank}d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
+        f"cp.async.bulk.tensor.{rank}d.shared::cluster.global.mbarrier::complete_tx::bytes"
         f".multicast::cluster{hint} [$0], [$1, {{{coordinates}}}], [${rank + 2}], ${rank + 3}"
         + (f", ${rank + 4}" if hint else "")
         + ";"
