@@ -128,6 +128,11 @@ def test_sizes_that_there_are_not(launches, size) -> None:
         tlx.Config({}, ctas_per_cga=size)
 
 
+def test_sizes_are_any_numbers(launches) -> None:
+    compiled = new_kernel()[(6, 1)](Pointer(), 64, ctas_per_cga=(3, 1, 1))
+    assert cluster_of(compiled.asm["ptx"]) == (3, 1, 1)
+
+
 def test_a_grid_of_broken_clusters(launches) -> None:
     kernel = new_kernel()
     with pytest.raises(KernelArgumentError, match="3 CTAs along axis 0, clusters have 2"):

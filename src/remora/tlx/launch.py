@@ -41,17 +41,16 @@ def cluster_size(value: Any) -> Size:
     """A cluster's extents along the three axes of the grid.
 
     Raises:
-        KernelArgumentError: they are not three powers of two with a product of at most 8.
+        KernelArgumentError: they are not three numbers with a product of at most 8.
     """
     try:
         extents = tuple(int(n) for n in value)
     except (TypeError, ValueError):
         extents = ()
-    powers = all(n > 0 and n & (n - 1) == 0 for n in extents)
-    if len(extents) != 3 or not powers or math.prod(extents) > MOST_CTAS:
+    if len(extents) != 3 or min(extents) < 1 or math.prod(extents) > MOST_CTAS:
         raise KernelArgumentError(
             f"{OPTION}={value!r} is not the size of a cluster",
-            hint=f"give three powers of two whose product is at most {MOST_CTAS}: (2, 1, 1)",
+            hint=f"give three numbers whose product is at most {MOST_CTAS}: (2, 1, 1)",
         )
     x, y, z = extents
     return x, y, z
