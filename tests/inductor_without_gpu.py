@@ -190,6 +190,10 @@ def main() -> None:
         except Exception as error:
             cases["error"] = str(error)
         cases["after the error"] = kernels(torch.tan)
+        from remora import tlx
+
+        cases["with TLX in force"] = kernels(torch.atan)
+        tlx.plugin.deactivate()
         before = counters["inductor"]["fxgraph_cache_hit"]
         cases["mixed, use again"] = kernels(mixed, inductor.backend, (tagged("a"),))
         cases["hits"] = counters["inductor"]["fxgraph_cache_hit"] - before

@@ -96,3 +96,8 @@ def test_under_use_without_the_backend(cases: dict[str, Any]) -> None:
     assert "would keep this kernel in its caches as one without pipelines" in cases["error"]
     assert 'backend="remora"' in cases["error"]
     assert tags(cases, "after the error") == {"triton_poi_fused_tan": []}
+
+
+def test_what_a_plugin_does_to_its_own_kernels_only(cases: dict[str, Any]) -> None:
+    """TLX's edits wait for a word of TLX: they hinder nothing else."""
+    assert tags(cases, "with TLX in force") == {"triton_poi_fused_atan": []}
