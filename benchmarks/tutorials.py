@@ -323,7 +323,7 @@ def resources(cubin: bytes) -> tuple[int | None, int | None]:
 
 def instructions(ptx: str) -> list[str]:
     """The instructions of PTX, registers and labels renamed in order of appearance."""
-    body = ptx.partition(".visible .entry")[2].partition("\n{\n")[2].partition("\n}\n")[0]
+    body = ptx.partition(".visible .entry")[2].partition("\n{\n")[2].partition("$L__func_end")[0]
     body = re.sub(r"//[^\n]*", "", body)
     names: dict[str, str] = {}
 

@@ -87,4 +87,4 @@ def test_bad_launches() -> None:
     with pytest.raises(errors.KernelArgumentError, match="3 CTAs along axis 0"):
         places[(3,)](torch.zeros(6), ctas_per_cga=(2, 1, 1))
     with pytest.raises(errors.KernelArgumentError, match="not the size"):
-        places[(3,)](torch.zeros(6), ctas_per_cga=(3, 1, 1))
+        places[(16,)](torch.zeros(6), ctas_per_cga=(16, 1, 1))
