@@ -89,7 +89,7 @@ OPERATIONS = (
 outline = PassRef(
     "remora.tlx.lower.outline:OutlineTasks", trigger="remora:tlx.async_tasks", also=("remora.tlx",)
 )
-specialize = PassRef("remora.tlx.lower.specialize:SpecializeWarps", trigger="tlx.task")
+specialize = PassRef("remora.tlx.lower.specialize:SpecializeWarps", trigger="tlx.task = ")
 
 pipeline = (
     lowering_pipeline("tlx", "remora.tlx")

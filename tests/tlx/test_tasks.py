@@ -487,3 +487,15 @@ def test_each_task_starts_with_the_values_from_before() -> None:
     error = LanguageError.of(caught.value)
     assert error is not None
     assert "i was assigned within tlx.async_task" in error.what
+
+
+@triton.jit
+def only_the_default(q):
+    with tlx.async_tasks(), tlx.async_task("default"):
+        tl.store(q, shifted(7))
+
+
+def test_a_default_task_alone_runs_where_it_stands() -> None:
+    compiled = build(only_the_default, "cuda:90", q="*i32")
+    assert not partitions(compiled)
+    assert "arith.constant 7 : i32" in compiled.asm["ttgir"]

@@ -121,17 +121,16 @@ class _Outliner:
     def run(self, name: str, tasks: Span) -> Operation:
         """The function; the task's place in the kernel becomes a call of it."""
         self._check_results()
-        outer: dict[SSAValue, list[tuple[Operation, int]]] = {}
-        for op in self.inside:
+        outer: dict[SSAValue, list[tuple[Operation, int]]] = {}  # in the order of first uses
+        for op in (inner for own in self.ops for inner in own.walk()):
             for index, value in enumerate(op.operands):
                 if not self._is_inside(value):
                     outer.setdefault(value, []).append((op, index))
-        ordered = sorted(outer.items(), key=lambda item: self._position(item[1]))
         self.start = self.ops[0] if self.ops else None
         for op in self.ops:
             op.detach()
             self.block.add_op(op)
-        for value, uses in ordered:
+        for value, uses in outer.items():
             new = self._value(value, uses[0][0])
             for op, index in uses:
                 op.operands[index] = new
@@ -154,10 +153,6 @@ class _Outliner:
         )  # fmt: skip
         function.detach()
         return function
-
-    def _position(self, uses: list[tuple[Operation, int]]) -> tuple[int, int]:
-        order = {op: n for n, op in enumerate(inner for o in self.ops for inner in o.walk())}
-        return min((order[op], index) for op, index in uses)
 
     def _is_inside(self, value: SSAValue) -> bool:
         owner = value.owner

@@ -9,7 +9,7 @@ from xdsl.dialects.builtin import DenseArrayBase, IntegerType
 from xdsl.ir import Attribute, Operation, SSAValue
 
 from remora.dsl.lowering import CustomOp, Lowering
-from remora.errors import ConflictingLayouts, LanguageError, WrongType
+from remora.errors import ConflictingLayouts, WrongType
 from remora.ir.build import Builder, attribute, boolean, erase, inherent, op_name
 from remora.tlx.buffers import local_alloc, local_load, local_store, local_view
 from remora.tlx.layouts import assert_same_layout, require_layout
@@ -137,12 +137,11 @@ def lower_assert(op: CustomOp, builder: Builder, lowering: Lowering) -> None:
 
 @async_task_replica_id.lowering("cuda")
 def lower_replica_id(op: CustomOp, builder: Builder, lowering: Lowering) -> SSAValue:
-    """Within a task it has been replaced before."""
-    raise LanguageError(
-        "tlx.async_task_replica_id: there are replicas in a task only",
-        where=op.where,
-        hint="use it within `with tlx.async_task(...):`, or in a function that a task alone calls",
-    )
+    """In a function that a default task without others called: the first copy.
+
+    Within tasks it has been replaced before.
+    """
+    return builder.constant(0)
 
 
 def token(builder: Builder) -> SSAValue:

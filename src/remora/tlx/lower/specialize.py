@@ -58,7 +58,7 @@ class SpecializeWarps(ModulePass):
     """See the module."""
 
     name = "tlx-specialize-warps"
-    trigger = TASK
+    trigger = f"{TASK} = "
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         """Make a ``ttg.warp_specialize`` of each set of calls of tasks."""
@@ -71,7 +71,7 @@ class SpecializeWarps(ModulePass):
         by_function = {task.function: task for task in tasks.values()}
         customs = decode(op)
         first = [task for task in tasks.values() if task.number == 0]
-        _check_barriers(customs, max(task.of - task.default for task in first))
+        _check_barriers(customs, max((task.of - task.default for task in first), default=0))
         for custom in customs:
             if custom.name == "tlx.async_task_replica_id":
                 holder = by_function.get(_function_of(custom.op))
