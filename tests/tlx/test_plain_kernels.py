@@ -11,6 +11,7 @@ from compiling import axpy, code_of, compile_kernel, dot
 from tlx.building import build, line_of
 
 import remora.tlx as tlx
+from remora.dsl import Op
 from remora.errors import PluginError
 
 pytestmark = pytest.mark.usefixtures("always_compile")
@@ -63,3 +64,9 @@ def test_without_the_plugin_a_word_of_tlx_is_an_error_at_its_line(inactive: None
 def test_every_edit_waits_for_a_word_of_tlx() -> None:
     """So that other kernels, and torch.compile, are as without it."""
     assert all(edit.trigger for pipeline in tlx.plugin.pipelines for edit in pipeline.edits)
+
+
+def test_the_plugin_names_every_word() -> None:
+    words = {name for name in tlx.__all__ if isinstance(getattr(tlx, name), Op)}
+    named = [op.partition(":")[2] for op in tlx.plugin.ops]
+    assert sorted(words) == sorted(named)
