@@ -38,6 +38,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import machine
+
 WHEEL = "triton-utlx==3.8.0.post16"
 HERE = Path(__file__).resolve().parent
 
@@ -537,7 +539,8 @@ def main() -> None:
                 row["to_peer"] = other["ms"] / row["ms"]
             print(summary(contestant, row))
     if arguments.out:
-        Path(arguments.out).write_text(json.dumps(result, indent=1) + "\n")
+        record = machine.record() | {"contestants": pythons, "rows": result}
+        Path(arguments.out).write_text(json.dumps(record, indent=1) + "\n")
 
 
 if __name__ == "__main__":
