@@ -8,8 +8,8 @@ of the clocks meets all of them alike. Ratios are to cuBLAS, of the medians.
 
 Contestants:
   cublas         torch.matmul
-  remora         remora.kernels.matmul: gemm_cooperative on Hopper
-  remora-pingpong  gemm_pingpong
+  remora         remora.kernels.matmul: gemm_specialized, cooperative, on Hopper
+  remora-pingpong  gemm_specialized, the consumers in turn
   remora-pipelined gemm_pipelined, whose warps have no tasks of their own
   remora-staged  gemm_staged, the kernel for CDNA, on this GPU
   stock          the same product in plain Triton, with remora's tiles

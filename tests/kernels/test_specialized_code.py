@@ -11,7 +11,7 @@ from tlx.building import build, conversions_in_loops, instructions, loops_of
 
 from remora.kernels.attention import BLOCK_M, HEAD_DIMS
 from remora.kernels.attention_specialized import attention_forward
-from remora.kernels.gemm_specialized import gemm_cooperative, gemm_pingpong
+from remora.kernels.gemm_specialized import gemm_specialized
 from remora.kernels.offline import _cuda_resources
 
 
@@ -20,16 +20,16 @@ def descriptor(dtype: str, rows: int, columns: int) -> str:
 
 
 def product(schedule: str, dtype: str = "fp16", *, by_column: bool = False) -> Any:
-    kernel = gemm_cooperative if schedule == "cooperative" else gemm_pingpong
     block_m, block_n, stages = (128, 256, 4) if schedule == "cooperative" else (128, 128, 5)
     rows = block_m // 2 if schedule == "cooperative" else block_m
     depth = 64 if dtype == "fp16" else 128
     b = (block_n, depth) if by_column else (depth, block_n)
     return build(
-        kernel, "cuda:90", a_desc=descriptor(dtype, rows, depth), b_desc=descriptor(dtype, *b),
+        gemm_specialized, "cuda:90",
+        a_desc=descriptor(dtype, rows, depth), b_desc=descriptor(dtype, *b),
         c_desc=descriptor("fp16", rows, block_n // 2), M="i32", N="i32", K="i32",
         BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_K=depth, GROUP_M=8, STAGES=stages, SUBTILES=2,
-        B_BY_COLUMN=by_column, ACC=tl.float32,
+        B_BY_COLUMN=by_column, ACC=tl.float32, PINGPONG=schedule == "pingpong",
     )  # fmt: skip
 
 

@@ -12,7 +12,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 from remora.errors import KernelArgumentError
 from remora.kernels.gemm_cdna import gemm_staged
 from remora.kernels.gemm_hopper import gemm_pipelined
-from remora.kernels.gemm_specialized import gemm_cooperative, gemm_pingpong
+from remora.kernels.gemm_specialized import gemm_specialized
 
 # Element type of the operands: accumulator, default type of the result.
 _DTYPES = {
@@ -180,11 +180,10 @@ def _specialized(a: Any, b: Any, c: Any, config: Config, accumulator: Any, where
     ]
     tiles = triton.cdiv(c.shape[0], config.block_m) * triton.cdiv(c.shape[1], config.block_n)
     programs = min(tiles, torch.cuda.get_device_properties(a.device).multi_processor_count)
-    kernel = gemm_cooperative if cooperative else gemm_pingpong
-    kernel[(programs,)](
+    gemm_specialized[(programs,)](
         *descriptors, c.shape[0], c.shape[1], a.shape[1],
         **config.arguments(), SUBTILES=config.subtiles, B_BY_COLUMN=by_column, ACC=accumulator,
-        num_warps=4,
+        PINGPONG=not cooperative, num_warps=4,
     )  # fmt: skip
 
 
