@@ -54,6 +54,24 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         item.add_marker(pytest.mark.skip(reason=reason))
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item: pytest.Item) -> None:
+    """End a process whose CUDA context an error has ended: every test after it would fail.
+
+    Under xdist another worker takes its place.
+    """
+    if item.get_closest_marker("gpu") is None or _why_no_gpu():
+        return
+    import torch
+
+    try:
+        torch.cuda.synchronize()
+    except RuntimeError as error:
+        if "PYTEST_XDIST_WORKER" in os.environ:
+            os._exit(70)
+        pytest.exit(f"{item.nodeid} has ended the CUDA context: {error}", returncode=70)
+
+
 def _why_no_gpu() -> str:
     try:
         import torch
