@@ -7,6 +7,8 @@ from collections.abc import Iterator, Sequence
 from xdsl.dialects.builtin import TensorType
 from xdsl.ir import Attribute, SSAValue
 
+from remora.errors import UnsupportedByTarget
+from remora.host import features
 from remora.ir.build import Builder, attribute, i32
 from remora.tlx.lower.assembly import shared_address
 from remora.tlx.lower.layouts import (
@@ -79,7 +81,17 @@ def byte_offsets(
     """Where elements of a buffer lie, in bytes from its start: a tensor of i32.
 
     coordinates: of the elements, a tensor for each dimension. shape: of the buffer.
+
+    Raises:
+        UnsupportedByTarget: the layout is not what this release of Triton takes it for.
     """
+    by_columns = isinstance(layout, NvmmaShared) and layout.transposed and not layout.swizzling
+    if by_columns and not features().transposes_unswizzled:
+        raise UnsupportedByTarget(
+            "a store into another CTA's buffer of rows without a swizzle, by columns: Triton "
+            f"{features().version} lays it out by rows",
+            hint="use Triton 3.8 or newer, or make the buffer's first dimension larger",
+        )
     calculate = Arithmetic(builder, coordinates[0].type)
     size = max(bits // 8, 1)
     if isinstance(layout, LinearShared):
