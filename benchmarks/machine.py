@@ -28,13 +28,22 @@ def record() -> dict[str, Any]:
         import torch
 
         found |= {"gpu": gpu, "cuda": torch.version.cuda}
-    return {"machine": found, "command": sys.argv}
+    return {"machine": found, "command": [_anywhere(word) for word in sys.argv]}
 
 
 def answer(python: str, *command: str) -> Any:
     """What a program prints as JSON on its last line, run by another environment's Python."""
     done = subprocess.run([python, *command], check=True, stdout=subprocess.PIPE, text=True)
     return json.loads(done.stdout.splitlines()[-1])
+
+
+def _anywhere(word: str) -> str:
+    """A word of the command without the folders of this machine."""
+    script = Path(word)
+    if not script.is_absolute():
+        return word
+    here = Path(__file__).resolve().parent.parent
+    return str(script.relative_to(here)) if script.is_relative_to(here) else script.name
 
 
 def _cpu() -> str:

@@ -12,6 +12,9 @@ from remora.dsl.pipeline import LOWER_OPERATIONS, TRIGGER, lowering_pipeline
 from remora.pipeline import PassRef, Pipeline
 from remora.plugins import Plugin
 
+#: Targets with mbarriers, TMA, clusters and registers of a task's own.
+FROM_HOPPER_ON = ("cuda:90", "cuda:100", "cuda:103")
+
 OPERATIONS = (
     "alloc_barriers",
     "alloc_warp_barrier",
@@ -116,9 +119,7 @@ def _synchronise(text: str, compile_: Callable[[str], str]) -> str:
 
 
 clusters = (
-    Pipeline("tlx clusters")
-    .override("ptx", _synchronise, trigger=MARK)
-    .when(target=("cuda:90", "cuda:100", "cuda:103"))
+    Pipeline("tlx clusters").override("ptx", _synchronise, trigger=MARK).when(target=FROM_HOPPER_ON)
 )
 
 plugin = Plugin(

@@ -84,6 +84,8 @@ def _works(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         stock = torch.compile(lambda x: launch(PLAIN, torch.sin(x)))(numbers())
     except Exception as error:
         patch.undo()
+        if remora.RemoraError.of(error) is not None:
+            raise
         pytest.skip(
             f"PyTorch {torch.__version__} does not compile with Triton {triton.__version__}: "
             f"{type(error).__name__}: {str(error).splitlines()[0]}"

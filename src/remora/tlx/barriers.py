@@ -12,6 +12,7 @@ from remora.errors import UnsupportedByTarget, WaitNeverEnds, WrongShape, WrongT
 from remora.tlx.buffers import LOWERED_IN
 from remora.tlx.ranks import rank_of, require_own
 from remora.tlx.types import BarrierType, RemoteBarrierType
+from remora.tlx_plugin import FROM_HOPPER_ON
 
 # What an mbarrier object can count: arrivals, and bytes of a phase (PTX ISA, mbarrier).
 _MOST = 2**20 - 1
@@ -24,7 +25,7 @@ FENCES = ("gpu", "sys", "async_shared")
 
 def require_barriers(call: Call) -> None:
     """Refuse targets without mbarrier objects that count bytes."""
-    call.require_target("cuda:90", "cuda:100", "cuda:103", reason=_REASON, instead=_INSTEAD)
+    call.require_target(*FROM_HOPPER_ON, reason=_REASON, instead=_INSTEAD)
 
 
 def barrier(call: Call, name: str, value: Any) -> Any:
@@ -416,7 +417,7 @@ def fence_async_shared(call: Call) -> None:
 def _fence(call: Call, scope: str) -> None:
     if scope == "async_shared":
         call.require_target(
-            "cuda:90", "cuda:100", "cuda:103",
+            *FROM_HOPPER_ON,
             reason="wgmma and TMA are Hopper's and later NVIDIA GPUs'",
             instead="leave the fence out",
         )  # fmt: skip

@@ -279,9 +279,6 @@ def async_descriptor_store(
             f"there is no reduction {reduce!r} of {desc.dtype}",
             hint="it takes " + ", ".join(map(str, REDUCTIONS[reduce])),
         )
-    if call.interpreted:
-        call.emit([operand(call, desc), buffer, *where], rank=len(where), evict="", reduce=reduce)
-        return
     call.emit([operand(call, desc), buffer, *where], rank=len(where), evict=eviction, reduce=reduce)
 
 

@@ -11,15 +11,13 @@ from remora.dsl import Call
 from remora.dsl.reference import Machine
 from remora.errors import UnsupportedByTarget, WrongShape
 from remora.tlx.launch import MOST_CTAS, reference_cluster
-
-#: Targets with clusters.
-TARGETS = ("cuda:90", "cuda:100", "cuda:103")
+from remora.tlx_plugin import FROM_HOPPER_ON
 
 
 def require_clusters(call: Call) -> None:
     """Refuse targets whose CTAs do not reach each other's shared memory."""
     call.require_target(
-        *TARGETS,
+        *FROM_HOPPER_ON,
         reason="clusters of CTAs are Hopper's and later NVIDIA GPUs'",
         instead="let each CTA work alone, or meet in global memory",
     )

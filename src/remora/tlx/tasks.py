@@ -9,6 +9,7 @@ from triton.language import core as tl
 from remora.dsl import Call, Region, op, open_regions, region
 from remora.errors import TasksDoNotFit, UnsupportedByTarget, WrongShape, WrongType
 from remora.tlx.buffers import LOWERED_IN
+from remora.tlx_plugin import FROM_HOPPER_ON
 
 # A CTA has at most 1,024 threads and a multiprocessor 65,536 registers (CUDA C++
 # Programming Guide, technical specifications); setmaxnreg takes 24 to 256 (PTX ISA),
@@ -28,9 +29,7 @@ def async_tasks(call: Call, warp_specialize: Any = True) -> Region:
     handed over, tensors are computed again.
     """
     call.require_target(
-        "cuda:90",
-        "cuda:100",
-        "cuda:103",
+        *FROM_HOPPER_ON,
         reason="its warps cannot be given code and registers of their own",
         instead="write one loop for all warps; see tlx.async_load for copies in flight",
     )

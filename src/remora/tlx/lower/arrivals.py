@@ -11,7 +11,7 @@ from remora.dsl.lowering import CustomOp, Lowering
 from remora.ir.build import Builder, attribute, boolean, i32, op_name
 from remora.tlx.clusters import remote_view
 from remora.tlx.lower.assembly import execute, shared_address
-from remora.tlx.ranks import TARGETS
+from remora.tlx_plugin import FROM_HOPPER_ON
 
 
 def computed(builder: Builder, instruction: str, operands: list[SSAValue]) -> SSAValue:
@@ -32,7 +32,7 @@ def mapped(builder: Builder, address: SSAValue, rank: SSAValue) -> SSAValue:
     return computed(builder, "mapa.shared::cluster.u32 $0, $1, $2;", [address, rank])
 
 
-@remote_view.lowering(*TARGETS)
+@remote_view.lowering(*FROM_HOPPER_ON)
 def lower_view(op: CustomOp, builder: Builder, lowering: Lowering) -> SSAValue:
     """``mapa``: another CTA's barrier is its address."""
     bar, rank = op.operands

@@ -20,12 +20,11 @@ from remora.tlx.barriers import (
 from remora.tlx.lower.arrivals import arrive_remotely
 from remora.tlx.lower.assembly import execute, intrinsic, shared_address
 from remora.tlx.lower.shared import segments
+from remora.tlx_plugin import FROM_HOPPER_ON
 
-TARGETS = ("cuda:90", "cuda:100", "cuda:103")
 
-
-@alloc_barriers.lowering(*TARGETS)
-@alloc_warp_barrier.lowering(*TARGETS)
+@alloc_barriers.lowering(*FROM_HOPPER_ON)
+@alloc_warp_barrier.lowering(*FROM_HOPPER_ON)
 def lower_alloc(op: CustomOp, builder: Builder, lowering: Lowering) -> SSAValue:
     """``ttg.local_alloc``, and ``ttng.init_barrier`` for each barrier.
 
@@ -73,21 +72,21 @@ def _predicate(op: CustomOp, builder: Builder, index: int) -> SSAValue:
     return operands[index] if len(operands) > index else builder.constant(1, 1)
 
 
-@barrier_expect_bytes.lowering(*TARGETS)
+@barrier_expect_bytes.lowering(*FROM_HOPPER_ON)
 def lower_expect(op: CustomOp, builder: Builder, lowering: Lowering) -> None:
     """``ttng.barrier_expect``: one thread arrives."""
     operands = [op.operands[0], _predicate(op, builder, 1)]
     builder.op("ttng.barrier_expect", operands, [], {"size": i32(op.attributes["size"])})
 
 
-@barrier_wait.lowering(*TARGETS)
+@barrier_wait.lowering(*FROM_HOPPER_ON)
 def lower_wait(op: CustomOp, builder: Builder, lowering: Lowering) -> None:
     """``ttng.wait_barrier``."""
     operands = [*op.operands[:2], _predicate(op, builder, 2)]
     builder.op("ttng.wait_barrier", operands, [], {"operandSegmentSizes": segments(1, 1, 1, 0)})
 
 
-@barrier_arrive.lowering(*TARGETS)
+@barrier_arrive.lowering(*FROM_HOPPER_ON)
 def lower_arrive(op: CustomOp, builder: Builder, lowering: Lowering) -> None:
     """``ttng.arrive_barrier``, one thread after all of the task; or an arrival of each thread."""
     bar, count = op.operands[0], op.attributes["arrive_count"]

@@ -9,10 +9,10 @@ from remora.ir.build import Builder, attribute
 from remora.tlx.bulk import async_store, bulk_load
 from remora.tlx.lower.analysis import TlxAnalysis, Use, wants
 from remora.tlx.lower.assembly import execute, execute_once, shared_address
-from remora.tlx.lower.barriers import TARGETS
 from remora.tlx.lower.cuda import barrier
 from remora.tlx.lower.layouts import SwizzledShared
 from remora.tlx.lower.shared import token
+from remora.tlx_plugin import FROM_HOPPER_ON
 
 
 @wants("tlx.async_store")
@@ -28,7 +28,7 @@ def _address(builder: Builder, pointer: SSAValue) -> SSAValue:
     return builder.value("tt.ptr_to_int", [pointer], attribute("i64"))
 
 
-@bulk_load.lowering(*TARGETS)
+@bulk_load.lowering(*FROM_HOPPER_ON)
 def lower_load(op: CustomOp, builder: Builder, lowering: Lowering) -> SSAValue:
     """``cp.async.bulk``, by one thread when all of the task are done with the buffer."""
     pointer, buffer, bar, size = op.operands
@@ -46,7 +46,7 @@ def lower_load(op: CustomOp, builder: Builder, lowering: Lowering) -> SSAValue:
     return token(builder)
 
 
-@async_store.lowering(*TARGETS)
+@async_store.lowering(*FROM_HOPPER_ON)
 def lower_store(op: CustomOp, builder: Builder, lowering: Lowering) -> None:
     """``cp.async.bulk``, by one thread when all of the task have written; a group."""
     pointer, buffer, size = op.operands

@@ -33,8 +33,7 @@ from remora.tlx.lower.offsets import (
     coordinates_of,
     slice_starts,
 )
-from remora.tlx.ranks import TARGETS
-from remora.tlx_plugin import MARK
+from remora.tlx_plugin import FROM_HOPPER_ON, MARK
 
 #: Operations that reach another CTA's memory.
 REMOTE = {
@@ -45,19 +44,19 @@ REMOTE = {
 }
 
 
-@cluster_cta_rank.lowering(*TARGETS)
+@cluster_cta_rank.lowering(*FROM_HOPPER_ON)
 def lower_rank(op: CustomOp, builder: Builder, lowering: Lowering) -> SSAValue:
     """``%cluster_ctarank``."""
     return computed(builder, "mov.u32 $0, %cluster_ctarank;", [])
 
 
-@cluster_size_1d.lowering(*TARGETS)
+@cluster_size_1d.lowering(*FROM_HOPPER_ON)
 def lower_size(op: CustomOp, builder: Builder, lowering: Lowering) -> SSAValue:
     """``%cluster_nctarank``."""
     return computed(builder, "mov.u32 $0, %cluster_nctarank;", [])
 
 
-@cluster_barrier.lowering(*TARGETS)
+@cluster_barrier.lowering(*FROM_HOPPER_ON)
 def lower_barrier(op: CustomOp, builder: Builder, lowering: Lowering) -> None:
     """``barrier.cluster``: all threads of the cluster arrive, and wait.
 
@@ -80,7 +79,7 @@ def lower_barrier(op: CustomOp, builder: Builder, lowering: Lowering) -> None:
     _meet(builder)
 
 
-@fence_mbarrier_init_cluster.lowering(*TARGETS)
+@fence_mbarrier_init_cluster.lowering(*FROM_HOPPER_ON)
 def lower_init_fence(op: CustomOp, builder: Builder, lowering: Lowering) -> None:
     """``fence.mbarrier_init``."""
     execute(builder, "fence.mbarrier_init.release.cluster;")
@@ -191,7 +190,7 @@ def _spread(left: list[int], order: tuple[int, ...], count: int) -> list[int]:
     return along
 
 
-@remote_shmem_store.lowering(*TARGETS)
+@remote_shmem_store.lowering(*FROM_HOPPER_ON)
 def lower_store(op: CustomOp, builder: Builder, lowering: Lowering) -> None:
     """``st.shared::cluster``, 16 bytes at a time where the layouts let it."""
     store = _Store(op, builder, lowering)
@@ -200,7 +199,7 @@ def lower_store(op: CustomOp, builder: Builder, lowering: Lowering) -> None:
         execute(builder, "fence.proxy.async;")
 
 
-@async_remote_shmem_store.lowering(*TARGETS)
+@async_remote_shmem_store.lowering(*FROM_HOPPER_ON)
 def lower_async_store(op: CustomOp, builder: Builder, lowering: Lowering) -> None:
     """``st.async``: each piece once, as the other CTA's barrier counts its bytes."""
     store = _Store(op, builder, lowering)
@@ -338,7 +337,7 @@ class _Store:
         return builder.value("llvm.zext", [word], attribute("i16")) if bits == 8 else word
 
 
-@async_remote_shmem_copy.lowering(*TARGETS)
+@async_remote_shmem_copy.lowering(*FROM_HOPPER_ON)
 def lower_copy(op: CustomOp, builder: Builder, lowering: Lowering) -> None:
     """``cp.async.bulk``, by one thread when all of the task have written."""
     to, buffer, rank, bar = op.operands

@@ -23,11 +23,11 @@ from remora.tlx.lower.assembly import (
     execute_once,
     shared_address,
 )
-from remora.tlx.lower.barriers import TARGETS
 from remora.tlx.lower.boxes import fitting
 from remora.tlx.lower.layouts import NvmmaShared
 from remora.tlx.lower.offsets import piece_address
 from remora.tlx.lower.shared import segments
+from remora.tlx_plugin import FROM_HOPPER_ON
 
 # tt.DescriptorReduceKind.
 _REDUCTIONS = {"add": 1, "min": 2, "max": 3, "and": 6, "or": 7, "xor": 8}
@@ -52,7 +52,7 @@ def _policy(evict: str) -> dict[str, Attribute]:
     return {"cachePolicy": attribute(text)}
 
 
-@async_descriptor_load.lowering(*TARGETS)
+@async_descriptor_load.lowering(*FROM_HOPPER_ON)
 def lower_load(op: CustomOp, builder: Builder, lowering: Lowering) -> None:
     """``ttng.async_tma_copy_global_to_local``."""
     rank = op.attributes["rank"]
@@ -121,7 +121,7 @@ def _mask(ranks: list[SSAValue], builder: Builder) -> SSAValue:
     return builder.value("arith.trunci", [mask], attribute("i16"))
 
 
-@async_descriptor_store.lowering(*TARGETS)
+@async_descriptor_store.lowering(*FROM_HOPPER_ON)
 def lower_store(op: CustomOp, builder: Builder, lowering: Lowering) -> None:
     """``ttng.async_tma_copy_local_to_global``, or ``async_tma_reduce``."""
     descriptor, buffer, *offsets = op.operands
@@ -134,7 +134,7 @@ def lower_store(op: CustomOp, builder: Builder, lowering: Lowering) -> None:
     builder.op("ttng.async_tma_copy_local_to_global", operands, [], policy)
 
 
-@async_descriptor_store_wait.lowering(*TARGETS)
+@async_descriptor_store_wait.lowering(*FROM_HOPPER_ON)
 def lower_store_wait(op: CustomOp, builder: Builder, lowering: Lowering) -> None:
     """``ttng.async_tma_store_wait``."""
     pendings, read_only = op.attributes["pendings"], op.attributes["read_only"]
@@ -146,7 +146,7 @@ def lower_store_wait(op: CustomOp, builder: Builder, lowering: Lowering) -> None
     builder.op("ttng.async_tma_store_wait", [], [], attributes)
 
 
-@async_descriptor_prefetch_tensor.lowering(*TARGETS)
+@async_descriptor_prefetch_tensor.lowering(*FROM_HOPPER_ON)
 def lower_prefetch_tensor(op: CustomOp, builder: Builder, lowering: Lowering) -> None:
     """``cp.async.bulk.prefetch.tensor``, for each piece that one instruction copies."""
     shape = op.attributes["shape"]

@@ -15,9 +15,9 @@ from remora.tlx.device_descriptors import (
     make_tensor_descriptor,
     reinterpret_tensor_descriptor,
 )
-from remora.tlx.lower.barriers import TARGETS
 from remora.tlx.lower.boxes import Box
 from remora.tlx.lower.shared import segments
+from remora.tlx_plugin import FROM_HOPPER_ON
 
 _POINTER = attribute("!tt.ptr<i8>")
 _I64 = attribute("i64")
@@ -31,7 +31,7 @@ _ELEMENTS = {
 _SWIZZLES = {0: 0, 32: 1, 64: 2, 128: 3}
 
 
-@allocate_tensor_descriptor.lowering(*TARGETS)
+@allocate_tensor_descriptor.lowering(*FROM_HOPPER_ON)
 def lower_allocate(op: CustomOp, builder: Builder, lowering: Lowering) -> SSAValue:
     """``ttg.global_scratch_alloc``; the handle is the address."""
     attributes: dict[str, Attribute] = {
@@ -44,7 +44,7 @@ def lower_allocate(op: CustomOp, builder: Builder, lowering: Lowering) -> SSAVal
     return builder.value("tt.ptr_to_int", [pointer], _I64)
 
 
-@descriptor_place.lowering(*TARGETS)
+@descriptor_place.lowering(*FROM_HOPPER_ON)
 def lower_place(op: CustomOp, builder: Builder, lowering: Lowering) -> SSAValue:
     """The address of a place among others."""
     first, index = op.operands
@@ -53,7 +53,7 @@ def lower_place(op: CustomOp, builder: Builder, lowering: Lowering) -> SSAValue:
     return builder.value("arith.addi", [first, offset], _I64)
 
 
-@make_tensor_descriptor.lowering(*TARGETS)
+@make_tensor_descriptor.lowering(*FROM_HOPPER_ON)
 def lower_make(op: CustomOp, builder: Builder, lowering: Lowering) -> SSAValue:
     """``ttng.tensormap_create``, as stock Triton makes one in a place of its own."""
     kind = op.results[0].type
@@ -84,7 +84,7 @@ def lower_make(op: CustomOp, builder: Builder, lowering: Lowering) -> SSAValue:
     return _descriptor_at(pointer, kind, builder)
 
 
-@reinterpret_tensor_descriptor.lowering(*TARGETS)
+@reinterpret_tensor_descriptor.lowering(*FROM_HOPPER_ON)
 def lower_reinterpret(op: CustomOp, builder: Builder, lowering: Lowering) -> SSAValue:
     """``ttng.reinterpret_tensor_descriptor``, after a fence: others may have made it."""
     pointer = builder.value("tt.int_to_ptr", [op.operands[0]], _POINTER)
