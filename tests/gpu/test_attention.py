@@ -140,9 +140,7 @@ def test_packed(causal: bool) -> None:
                 causal=causal, lower_right=True,
             )  # fmt: skip
             got = o[at].transpose(0, 1).double()
-            torch.testing.assert_close(
-                got, wanted, atol=4e-3, rtol=4e-3, equal_nan=True
-            )
+            torch.testing.assert_close(got, wanted, atol=4e-3, rtol=4e-3, equal_nan=True)
             torch.testing.assert_close(sums[:, at].double(), logarithms, atol=2e-4, rtol=1e-4)
 
 

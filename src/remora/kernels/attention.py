@@ -10,6 +10,13 @@ import triton
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from remora.errors import KernelArgumentError
+from remora.kernels.attention_backward import attention_backward, negatives_of
+from remora.kernels.attention_plain import (
+    attention_backward_keys,
+    attention_backward_queries,
+    attention_deltas,
+    attention_plain,
+)
 from remora.kernels.attention_specialized import ROWS, attention_forward
 
 _WHERE = "remora.kernels.attention"
@@ -34,18 +41,18 @@ class Config:
     """How attention is cut and launched on Hopper.
 
     block_n: keys of a step. stages: buffers of keys, and of values. consumers: 2 or 3, of 64
-    queries each. registers: of a consumer's thread. pingpong: whether consumers take turns in
-    issuing products. own_o: whether the result has buffers of its own. persistent: whether
-    there is a program for each multiprocessor, or one for each tile of queries.
+    queries each. q_stages: 1 or 2 tiles of queries that are there at a time. o_parts: 1 or 2,
+    the parts in which a result is stored. registers: of a consumer's thread. pingpong: whether
+    consumers take turns in issuing products.
     """
 
     block_n: int
     stages: int = 2
     consumers: int = 2
+    q_stages: int = 2
+    o_parts: int = 1
     registers: int = 232
     pingpong: bool = True
-    own_o: bool = True
-    persistent: bool = True
 
 
 _CONFIGS = {
@@ -53,9 +60,13 @@ _CONFIGS = {
     80: Config(128),
     96: Config(128),
     128: Config(128),
-    192: Config(64),
-    256: Config(64, own_o=False, pingpong=False),
+    192: Config(64, q_stages=1),
+    256: Config(64, q_stages=1, o_parts=2, registers=240),
 }
+
+
+# Queries of a step of Hopper's backward kernel, for the dimension that it pads to.
+_BACKWARD_BLOCK_M = {64: 128, 128: 64}
 
 
 @dataclass(frozen=True)
@@ -107,8 +118,7 @@ def attention(
     if (q.shape[0], *k.shape) != (k.shape[0], *v.shape):
         _refuse_shapes(q, k, v, "the batch of all, all of k and v")
     band = _band(causal, window, lower_right)
-    call = _Call(q, k, v, band, _scale(scale, q), config)
-    o, sums = call.run()
+    o, sums = Problem(q, k, v, band, _scale(scale, q)).forward(config)
     return (o, sums) if return_sums else o
 
 
@@ -152,89 +162,226 @@ def attention_packed(
             )
     band = _band(causal, window, lower_right)
     heads_first = [x.transpose(0, 1) for x in (q, k, v)]
-    call = _Call(
-        *heads_first, band, _scale(scale, q), config, (begins_q, begins_k, longest_q, longest_k)
-    )
-    o, sums = call.run()
+    packed = (begins_q, begins_k, longest_q, longest_k)
+    o, sums = Problem(*heads_first, band, _scale(scale, q), packed).forward(config)
     o = o.transpose(0, 1)
     return (o, sums) if return_sums else o
 
 
-class _Call:
-    """A launch of the kernel: its arguments.
+class Problem:
+    """What is attended to: the operands, and which keys a query may see.
 
-    q, k, v: (batch, heads, length, dimension), or (heads, length, dimension) where packed.
+    q, k, v: (batch, heads, length, dimension), or (heads, length, dimension) where packed:
+    begins_q, begins_k, longest_q, longest_k as of ``attention_packed``.
     """
 
     def __init__(
-        self, q: Any, k: Any, v: Any, band: Band, scale: float, config: Config | None,
+        self, q: Any, k: Any, v: Any, band: Band, scale: float,
         packed: tuple[Any, Any, int, int] | None = None,
     ) -> None:  # fmt: skip
+        self.q, self.k, self.v, self.band, self.scale, self.packed = q, k, v, band, scale, packed
+        self.dim, self.heads, self.total = q.shape[-1], q.shape[-3], q.shape[-2]
+        self.group = self.heads // max(1, k.shape[-3])
+        self.batch = len(packed[0]) - 1 if packed else q.shape[0]
+        self.longest_q, self.longest_k = packed[2:] if packed else (q.shape[-2], k.shape[-2])
+        self.begins = packed[:2] if packed else (None, None)
+
+    @property
+    def empty(self) -> bool:
+        """Whether there is no query or no key."""
+        sizes = (*self.q.shape, *self.k.shape, self.batch, self.longest_q, self.longest_k)
+        return 0 in sizes
+
+    def forward(self, config: Config | None = None) -> tuple[Any, Any]:
+        """The result and the logarithms of sums."""
         import torch
 
-        self.packed, self.band, self.scale = packed, band, scale
-        self.q, self.k, self.v = q, k, v
-        self.config = config or _CONFIGS[q.shape[-1]]
-        self.o = torch.empty_like(q)
-        if self.o.stride(-1) != 1:
-            self.o = torch.empty(q.shape, dtype=q.dtype, device=q.device)
-        self.sums = torch.empty(q.shape[:-1], dtype=torch.float32, device=q.device)
-        self.batch = len(packed[0]) - 1 if packed else q.shape[0]
-        self.longest = packed[2:] if packed else (q.shape[-2], k.shape[-2])
+        o = _like(self.q)
+        sums = torch.empty(self.q.shape[:-1], dtype=torch.float32, device=self.q.device)
+        if self.empty:
+            return o.zero_(), sums.fill_(float("-inf"))
+        if _on_hopper(self.q):
+            arguments, constants, grid = self.specialized(o, sums, config or _CONFIGS[self.dim])
+            attention_forward[grid](*arguments, **constants)
+        else:
+            block_m, block_n = _plain_blocks(self.q, self.dim)
+            attention_plain[(triton.cdiv(self.longest_q, block_m), self.batch * self.heads)](
+                self.q, self.k, self.v, o, sums, *self.begins, self.scale * math.log2(math.e),
+                *_strides(self.q, self.k, self.v, o), *self.extents, **self.constants,
+                DIM=self.dim, BLOCK_M=block_m, BLOCK_N=block_n, **_plain_options(self.q),
+            )  # fmt: skip
+        return o, sums
 
-    def run(self) -> tuple[Any, Any]:
-        """Launch it; the result and the logarithms of sums."""
-        if 0 in self.q.shape or 0 in self.k.shape or not self.batch or 0 in self.longest:
-            return self.o.zero_(), self.sums.fill_(float("-inf"))
-        arguments, constants, grid = self.launch()
-        attention_forward[grid](*arguments, **constants)
-        return self.o, self.sums
+    @property
+    def extents(self) -> tuple[int, ...]:
+        """HEADS, LENGTH_Q, LENGTH_K, TOTAL_Q, left, right."""
+        band = self.band
+        return (
+            self.heads, self.longest_q, self.longest_k, self.total, band.left or 0, band.right or 0
+        )  # fmt: skip
 
-    def launch(self) -> tuple[list[Any], dict[str, Any], tuple[int]]:
-        """Arguments, constants and grid."""
-        config, dim = self.config, self.q.shape[-1]
-        parts = HEAD_DIMS[dim]
+    @property
+    def constants(self) -> dict[str, Any]:
+        """Constants of all kernels."""
+        band = self.band
+        return {
+            "GROUP": self.group, "LEFT": band.left is not None, "RIGHT": band.right is not None,
+            "LOWER": band.lower, "PACKED": self.packed is not None,
+        }  # fmt: skip
+
+    def specialized(
+        self, o: Any, sums: Any, config: Config
+    ) -> tuple[list[Any], dict[str, Any], tuple[int]]:
+        """Arguments, constants and grid of Hopper's kernel."""
+        import torch
+
+        parts, packed = HEAD_DIMS[self.dim], self.packed is not None
         descriptors: list[Any] = []
-        for x, rows in (
-            (self.q, ROWS.value), (self.k, config.block_n), (self.v, config.block_n),
-            (self.o, ROWS.value),
+        for x, rows, cut in (
+            (self.q, ROWS.value, 1), (self.k, config.block_n, 1), (self.v, config.block_n, 1),
+            (o, ROWS.value, config.o_parts),
         ):  # fmt: skip
             described = described_by_rows(x)
             descriptors += [
-                _descriptor(described, rows, part, packed=self.packed is not None) if part else None
+                _descriptor(described, rows, part // cut, packed=packed) if part else None
                 for part in parts
             ]
-        heads, total = self.q.shape[-3], self.q.shape[-2]
-        longest_q, longest_k = self.longest
-        band = self.band
         block_m = ROWS.value * config.consumers
-        tiles = triton.cdiv(longest_q, block_m) * self.batch * heads
-        programs = tiles
-        if config.persistent:
-            import torch
-
-            count = torch.cuda.get_device_properties(self.q.device).multi_processor_count
-            programs = min(tiles, count)
-        together = 0
-        if band.right is not None:
+        tiles = triton.cdiv(self.longest_q, block_m) * self.batch * self.heads
+        programs = min(tiles, _multiprocessors(self.q.device))
+        together, tickets = 0, None
+        if self.band.right is not None:
             # Heads of one key head follow each other.
-            each = 2 * longest_k * dim * self.q.element_size() * self.k.shape[-3] / heads
+            each = 2 * self.longest_k * self.dim * self.q.element_size() / self.group
             together = 1 << max(0, int(math.log2(max(1, _CACHED / each))))
+        if tiles > programs and (packed or self.band != Band(lower=self.band.lower)):
+            tickets = sums.new_zeros(1, dtype=torch.int32)  # tiles differ
         arguments = [
-            *descriptors, self.sums, *(self.packed[:2] if self.packed else (None, None)),
-            self.scale * math.log2(math.e), self.batch, heads, longest_q, longest_k, total,
-            band.left or 0, band.right or 0,
+            *descriptors, sums, tickets, *self.begins, self.scale * math.log2(math.e), self.batch,
+            *self.extents,
         ]  # fmt: skip
         constants = {
-            "GROUP": heads // self.k.shape[-3], "DIM0": parts[0], "DIM1": parts[1],
+            **self.constants, "DIM0": parts[0], "DIM1": parts[1],
             "CONSUMERS": config.consumers, "BLOCK_N": config.block_n, "STAGES": config.stages,
-            "REGISTERS": config.registers, "PINGPONG": config.pingpong, "OWN_O": config.own_o,
-            "HEADS_AT_ONCE": together, "LEFT": band.left is not None,
-            "RIGHT": band.right is not None,
-            "TAIL": self.packed is not None or longest_k % config.block_n != 0,
-            "LOWER": band.lower, "PACKED": self.packed is not None, "num_warps": 4,
+            "Q_STAGES": config.q_stages, "O_PARTS": config.o_parts,
+            "REGISTERS": config.registers, "PINGPONG": config.pingpong,
+            "HEADS_AT_ONCE": together, "TAIL": packed or self.longest_k % config.block_n != 0,
+            "num_warps": 4,
         }  # fmt: skip
         return arguments, constants, (programs,)
+
+    def backward(self, o: Any, sums: Any, do: Any) -> tuple[Any, Any, Any]:
+        """The gradients of q, k and v.
+
+        o, sums: what ``forward`` gave. do: the gradient of o.
+        """
+        import torch
+
+        dq, dk, dv = (_like(x) for x in (self.q, self.k, self.v))
+        if self.empty:
+            return dq.zero_(), dk.zero_(), dv.zero_()
+        if self.dim <= 128 and _on_hopper(self.q) and self.scale > 0:
+            self._backward_on_hopper(o, sums, do, dq, dk, dv)
+            return dq, dk, dv
+        q, k, v = self.q, self.k, self.v
+        deltas = torch.empty_like(sums)
+        block_m, block_n = _plain_blocks(q, self.dim)
+        both = self.batch * self.heads
+        attention_deltas[(triton.cdiv(self.longest_q, 128), both)](
+            o, do, deltas, self.begins[0], *_strides(o, do), self.heads, self.longest_q, self.total,
+            DIM=self.dim, BLOCK_M=128, PACKED=self.packed is not None,
+        )  # fmt: skip
+        shared = {
+            **self.constants, "DIM": self.dim, "BLOCK_M": block_m, "BLOCK_N": block_n,
+            **_plain_options(q),
+        }  # fmt: skip
+        attention_backward_keys[(triton.cdiv(self.longest_k, block_n), both // self.group)](
+            q, k, v, do, dk, dv, sums, deltas, *self.begins, self.scale,
+            *_strides(q, k, v, do, dk, dv), *self.extents, **shared,
+        )  # fmt: skip
+        attention_backward_queries[(triton.cdiv(self.longest_q, block_m), both)](
+            q, k, v, do, dq, sums, deltas, *self.begins, self.scale,
+            *_strides(q, k, v, do, dq), *self.extents, **shared,
+        )  # fmt: skip
+        return dq, dk, dv
+
+    def _backward_on_hopper(
+        self, o: Any, sums: Any, do: Any, dq: Any, dk: Any, dv: Any
+    ) -> None:  # fmt: skip
+        """``backward`` by Hopper's kernels, into dq, dk, dv."""
+        import torch
+
+        packed = self.packed is not None
+        padded = -(-self.longest_q // 128) * 128
+        rows = (*sums.shape[:-1], padded)
+        if packed:
+            padded = (self.total // 128 + self.batch + 1) * 128
+            rows = (self.heads, padded)
+        lows, deltas = (torch.empty(rows, dtype=torch.float32, device=o.device) for _ in range(2))
+        both = self.batch * self.heads
+        negatives_of[(triton.cdiv(self.longest_q, 64), both)](
+            o, do, sums, lows, deltas, self.begins[0], 1 / self.scale, *_strides(o, do),
+            self.heads, self.longest_q, self.total, padded,
+            DIM=self.dim, BLOCK_M=64, PACKED=packed,
+        )  # fmt: skip
+        dim = triton.next_power_of_2(self.dim)
+        sum_dq = torch.zeros(self.q.shape, dtype=torch.float32, device=o.device)
+        block_m = _BACKWARD_BLOCK_M[dim]
+        described = [
+            _descriptor(described_by_rows(x), rows, dim, packed=packed)
+            for x, rows in (
+                (self.q, block_m), (self.k, 64), (self.v, 64), (do, block_m), (dk, 64), (dv, 64)
+            )
+        ]  # fmt: skip
+        described.insert(4, _descriptor(sum_dq, 64, dim * block_m // 128, packed=packed))
+        attention_backward[(triton.cdiv(self.longest_k, 128), both // self.group)](
+            *described, lows, deltas, *self.begins, self.scale, *self.extents, padded,
+            **self.constants, DIM=dim, BLOCK_M=block_m, STAGES=2, REGISTERS=240,
+            TAIL=packed or self.longest_k % 128 != 0, num_warps=4,
+        )  # fmt: skip
+        torch.mul(sum_dq, self.scale, out=dq)
+
+
+def _like(x: Any) -> Any:
+    """An empty tensor like ``x``, in its order of dimensions, but with the last one contiguous."""
+    import torch
+
+    like = torch.empty_like(x)
+    return like if like.stride(-1) == 1 else x.new_empty(x.shape)
+
+
+def _strides(*tensors: Any) -> list[int]:
+    """Strides of batch, head, row and column; of the batch 0 where there is none."""
+    return [s for x in tensors for s in ([0] * (4 - x.dim()) + list(x.stride()))]
+
+
+def _multiprocessors(device: Any) -> int:
+    import torch
+
+    count: int = torch.cuda.get_device_properties(device).multi_processor_count
+    return count
+
+
+def _target(x: Any) -> Any:
+    """The target of the device that ``x`` is on; None: the CPU."""
+    return None if x.device.type == "cpu" else triton.runtime.driver.active.get_current_target()
+
+
+def _on_hopper(x: Any) -> bool:
+    target = _target(x)
+    return target is not None and (target.backend, target.arch) == ("cuda", 90)
+
+
+def _plain_blocks(x: Any, dim: int) -> tuple[int, int]:
+    """Queries and keys of a block of the plain kernels."""
+    if x.device.type == "cpu":
+        return 64, 32
+    return 64, 64 if dim <= 128 else 32
+
+
+def _plain_options(x: Any) -> dict[str, int]:
+    """Launch options of the plain kernels."""
+    return {"num_warps": 4, "num_stages": 2 if _target(x) is not None else 1}
 
 
 def described_by_rows(x: Any) -> Any:
@@ -315,14 +462,12 @@ def _check(q: Any, k: Any, v: Any, rank: int, dimensions: str) -> None:
             where=_WHERE,
             hint="one of " + ", ".join(map(str, HEAD_DIMS)),
         )
-    target = None
-    if q.device.type == "cuda":
-        target = triton.runtime.driver.active.get_current_target()
-    if target is None or target.backend != "cuda" or target.arch != 90:
+    if q.device.type == "cpu" and not triton.knobs.runtime.interpret:
         raise KernelArgumentError(
-            f"there is no kernel for {q.device if target is None else target}",
+            "q, k and v are on the CPU",
             where=_WHERE,
-            hint="it is written for Hopper (cuda:90)",
+            hint="move them to the GPU, or set TRITON_INTERPRET=1 before triton is imported "
+            "to run with the reference meaning",
         )
 
 

@@ -28,11 +28,11 @@ _LN2 = tl.constexpr(0.6931471805599453)
 
 @triton.jit
 def attention_forward(
-    q0_desc, q1_desc, k0_desc, k1_desc, v0_desc, v1_desc, o0_desc, o1_desc, sums,
+    q0_desc, q1_desc, k0_desc, k1_desc, v0_desc, v1_desc, o0_desc, o1_desc, sums, tickets,
     begins_q, begins_k, scale, BATCH, HEADS, LENGTH_Q, LENGTH_K, TOTAL_Q, left, right,
     GROUP: tl.constexpr, DIM0: tl.constexpr, DIM1: tl.constexpr, CONSUMERS: tl.constexpr,
-    BLOCK_N: tl.constexpr, STAGES: tl.constexpr, REGISTERS: tl.constexpr,
-    PINGPONG: tl.constexpr, OWN_O: tl.constexpr, HEADS_AT_ONCE: tl.constexpr,
+    BLOCK_N: tl.constexpr, STAGES: tl.constexpr, Q_STAGES: tl.constexpr, O_PARTS: tl.constexpr,
+    REGISTERS: tl.constexpr, PINGPONG: tl.constexpr, HEADS_AT_ONCE: tl.constexpr,
     LEFT: tl.constexpr, RIGHT: tl.constexpr, TAIL: tl.constexpr, LOWER: tl.constexpr,
     PACKED: tl.constexpr,
 ):  # fmt: skip
@@ -40,59 +40,75 @@ def attention_forward(
 
     The head dimension is DIM0 + DIM1, each a power of two, DIM1 0 where one is enough; the
     descriptors end in 0 and 1 for the two parts. They are of (batch, heads, length, dimension)
-    in blocks of (1, 1, rows, part), 64 rows (q, o) and BLOCK_N rows (k, v); with PACKED as
-    ``attention.ragged`` makes them, and the sequences begin at begins_q and begins_k (i32,
-    BATCH + 1). k and v have HEADS // GROUP heads. sums: fp32, (BATCH, HEADS, LENGTH_Q), or
-    (HEADS, TOTAL_Q) with PACKED: the logarithm of each row's sum, -inf where a row sees no key.
-    scale: times log2(e), not negative.
+    in blocks of (1, 1, rows, part), 64 rows (q, o) and BLOCK_N rows (k, v), of o only DIM0 //
+    O_PARTS columns; with PACKED as ``attention.ragged`` makes them, and the sequences begin at
+    begins_q and begins_k (i32, BATCH + 1). k and v have HEADS // GROUP heads. sums: fp32,
+    (BATCH, HEADS, LENGTH_Q), or (HEADS, TOTAL_Q) with PACKED: the logarithm of each row's sum,
+    -inf where a row sees no key. scale: times log2(e), not negative.
 
     Query i sees key j where i + d - left <= j <= i + d + right, if LEFT, RIGHT; d is 0, or with
     LOWER what the keys are more than the queries. TAIL: whether some length is no multiple of
     BLOCK_N. HEADS_AT_ONCE: heads that are worked on together, longest rows first; 0: one after
-    the other. Grid: any number of programs. OWN_O: whether the result has buffers of its own.
+    the other. tickets: i32, one zero, from which programs draw tiles; None: each has every n-th.
+    Grid: any number of programs. Q_STAGES: buffers of queries, for 1 or 2 tiles.
     """
     SIZE: tl.constexpr = tlx.size_of(tlx.dtype_of(q0_desc))
     SECOND: tl.constexpr = DIM1 if DIM1 > 0 else 16  # a buffer has some extent
-    q0 = tlx.local_alloc((ROWS, DIM0), tlx.dtype_of(q0_desc), CONSUMERS)
+    q0 = tlx.local_alloc((ROWS, DIM0), tlx.dtype_of(q0_desc), CONSUMERS * Q_STAGES)
     k0 = tlx.local_alloc((BLOCK_N, DIM0), tlx.dtype_of(k0_desc), STAGES)
     v0 = tlx.local_alloc((BLOCK_N, DIM0), tlx.dtype_of(v0_desc), STAGES)
-    q1, k1, v1 = q0, k0, v0
+    o0 = tlx.local_alloc((ROWS, DIM0 // O_PARTS), tlx.dtype_of(o0_desc), CONSUMERS)
+    q1, k1, v1, o1 = q0, k0, v0, o0
     if DIM1 > 0:
-        q1 = tlx.local_alloc((ROWS, SECOND), tlx.dtype_of(q0_desc), CONSUMERS)
+        q1 = tlx.local_alloc((ROWS, SECOND), tlx.dtype_of(q0_desc), CONSUMERS * Q_STAGES)
         k1 = tlx.local_alloc((BLOCK_N, SECOND), tlx.dtype_of(k0_desc), STAGES)
         v1 = tlx.local_alloc((BLOCK_N, SECOND), tlx.dtype_of(v0_desc), STAGES)
-    o0, o1 = q0, q1
-    if OWN_O:
-        o0 = tlx.local_alloc((ROWS, DIM0), tlx.dtype_of(o0_desc), CONSUMERS)
-        if DIM1 > 0:
-            o1 = tlx.local_alloc((ROWS, SECOND), tlx.dtype_of(o0_desc), CONSUMERS)
-    q_full, q_empty = tlx.alloc_barriers(CONSUMERS, 1), tlx.alloc_barriers(CONSUMERS, 1)
+        o1 = tlx.local_alloc((ROWS, SECOND), tlx.dtype_of(o0_desc), CONSUMERS)
+    q_full = tlx.alloc_barriers(CONSUMERS * Q_STAGES, 1)
+    q_empty = tlx.alloc_barriers(CONSUMERS * Q_STAGES, 1)
     k_full, k_empty = tlx.alloc_barriers(STAGES, 1), tlx.alloc_barriers(STAGES, CONSUMERS)
     v_full, v_empty = tlx.alloc_barriers(STAGES, 1), tlx.alloc_barriers(STAGES, CONSUMERS)
+    # Numbers of tiles, from the producer to the consumers.
+    numbers = tlx.local_alloc((1,), tl.int32, 2)
+    drawn, read = tlx.alloc_barriers(2, 1), tlx.alloc_barriers(2, CONSUMERS)
     with tlx.async_tasks():
         with tlx.async_task("default"):
             _consume(
                 q0, q1, k0, k1, v0, v1, o0, o1, q_full, q_empty, k_full, k_empty, v_full, v_empty,
-                o0_desc, o1_desc, sums, begins_q, begins_k,
+                numbers, drawn, read, o0_desc, o1_desc, sums, begins_q, begins_k,
                 scale, BATCH, HEADS, LENGTH_Q, LENGTH_K, TOTAL_Q, left, right, 0,
-                DIM0, DIM1, CONSUMERS, BLOCK_N, STAGES, PINGPONG, OWN_O, HEADS_AT_ONCE,
-                LEFT, RIGHT, TAIL, LOWER, PACKED,
+                DIM0, DIM1, CONSUMERS, BLOCK_N, STAGES, Q_STAGES, O_PARTS, PINGPONG,
+                HEADS_AT_ONCE, LEFT, RIGHT, TAIL, LOWER, PACKED,
             )  # fmt: skip
         with tlx.async_task(num_warps=4, num_regs=REGISTERS, replicate=CONSUMERS - 1):
             _consume(
                 q0, q1, k0, k1, v0, v1, o0, o1, q_full, q_empty, k_full, k_empty, v_full, v_empty,
-                o0_desc, o1_desc, sums, begins_q, begins_k,
+                numbers, drawn, read, o0_desc, o1_desc, sums, begins_q, begins_k,
                 scale, BATCH, HEADS, LENGTH_Q, LENGTH_K, TOTAL_Q, left, right,
                 tlx.async_task_replica_id() + 1,
-                DIM0, DIM1, CONSUMERS, BLOCK_N, STAGES, PINGPONG, OWN_O, HEADS_AT_ONCE,
-                LEFT, RIGHT, TAIL, LOWER, PACKED,
+                DIM0, DIM1, CONSUMERS, BLOCK_N, STAGES, Q_STAGES, O_PARTS, PINGPONG,
+                HEADS_AT_ONCE, LEFT, RIGHT, TAIL, LOWER, PACKED,
             )  # fmt: skip
         with tlx.async_task(num_warps=1, num_regs=24 if CONSUMERS > 2 else 40):
-            at = 0
+            at, turn = 0, 0
             BLOCK_M: tl.constexpr = ROWS * CONSUMERS
             blocks = tl.cdiv(LENGTH_Q, BLOCK_M)
-            for turn in range(_turns(blocks * BATCH * HEADS)):
-                batch, head, row = _tile(turn, blocks, BATCH, HEADS, BLOCK_M, HEADS_AT_ONCE)
+            tiles = blocks * BATCH * HEADS
+            number = _draw(
+                tl.program_id(0), tickets, begins_q, blocks, tiles, BATCH, HEADS,
+                BLOCK_M, HEADS_AT_ONCE, PACKED,
+            )  # fmt: skip
+            _announce(number, numbers, drawn, read, 0)
+            while number < tiles:
+                batch, head, row = _tile(number, blocks, BATCH, HEADS, BLOCK_M, HEADS_AT_ONCE)
+                following = number + tl.num_programs(0)
+                if tickets is not None:
+                    following = tl.atomic_add(tickets, 1) + tl.num_programs(0)
+                number = _draw(
+                    following, tickets, begins_q, blocks, tiles, BATCH, HEADS,
+                    BLOCK_M, HEADS_AT_ONCE, PACKED,
+                )  # fmt: skip
+                _announce(number, numbers, drawn, read, turn + 1)
                 length_q, length_k, end_q, end_k = _extents(
                     begins_q, begins_k, batch, LENGTH_Q, LENGTH_K, PACKED
                 )
@@ -100,11 +116,12 @@ def attention_forward(
                     row, length_q, length_k, left, right, BLOCK_M, BLOCK_N, LEFT, RIGHT, LOWER
                 )
                 for part in tl.static_range(CONSUMERS):
-                    tlx.barrier_wait(q_empty[part], (turn & 1) ^ 1)
-                    tlx.barrier_expect_bytes(q_full[part], ROWS * (DIM0 + DIM1) * SIZE)
+                    place = turn % Q_STAGES * CONSUMERS + part
+                    tlx.barrier_wait(q_empty[place], (turn // Q_STAGES & 1) ^ 1)
+                    tlx.barrier_expect_bytes(q_full[place], ROWS * (DIM0 + DIM1) * SIZE)
                     _copy(
-                        q0_desc, q1_desc, q0[part], q1[part], batch, head, row + part * ROWS,
-                        length_q, end_q, q_full[part], DIM0, DIM1, PACKED,
+                        q0_desc, q1_desc, q0[place], q1[place], batch, head, row + part * ROWS,
+                        length_q, end_q, q_full[place], DIM0, DIM1, PACKED,
                     )  # fmt: skip
                 for step in range(steps):
                     stage = at % STAGES
@@ -123,37 +140,66 @@ def attention_forward(
                         length_k, end_k, v_full[stage], DIM0, DIM1, PACKED,
                     )  # fmt: skip
                     at += 1
+                turn += 1
 
 
 @triton.jit
-def _turns(tiles):
-    """How many of the tiles are this program's."""
-    program, programs = tl.program_id(0), tl.num_programs(0)
-    rounds = tiles // programs
-    last = program if rounds % 2 == 0 else programs - 1 - program
-    return rounds + (last < tiles % programs).to(tl.int32)
-
-
-@triton.jit
-def _tile(
-    turn, blocks, BATCH, HEADS, BLOCK_M: tl.constexpr, HEADS_AT_ONCE: tl.constexpr
+def _draw(
+    number, tickets, begins_q, blocks, tiles, BATCH, HEADS,
+    BLOCK_M: tl.constexpr, HEADS_AT_ONCE: tl.constexpr, PACKED: tl.constexpr,
 ):  # fmt: skip
-    """Batch, head and first row of a program's tile.
+    """A tile's number, or that of the next one that has queries."""
+    if PACKED:
+        while _has_none(number, begins_q, blocks, tiles, BATCH, HEADS, BLOCK_M, HEADS_AT_ONCE):
+            if tickets is not None:
+                number = tl.atomic_add(tickets, 1) + tl.num_programs(0)
+            else:
+                number += tl.num_programs(0)
+    return number
 
-    Tiles are dealt out in rounds, every other one backwards: where they come longest first
-    each program gets as much as the next.
-    """
-    program, programs = tl.program_id(0), tl.num_programs(0)
-    index = turn * programs + (program if turn % 2 == 0 else programs - 1 - program)
+
+@triton.jit
+def _has_none(
+    number, begins_q, blocks, tiles, BATCH, HEADS,
+    BLOCK_M: tl.constexpr, HEADS_AT_ONCE: tl.constexpr,
+):  # fmt: skip
+    """Whether there is such a tile, and it lies past its sequence's end."""
+    batch, _, row = _tile(
+        tl.minimum(number, tiles - 1), blocks, BATCH, HEADS, BLOCK_M, HEADS_AT_ONCE
+    )
+    length = tl.load(begins_q + batch + 1) - tl.load(begins_q + batch)
+    return (number < tiles) & (row >= length)
+
+
+@triton.jit
+def _announce(number, numbers, drawn, read, turn):
+    """Tell the consumers the number of a tile."""
+    tlx.barrier_wait(read[turn % 2], (turn // 2 & 1) ^ 1)
+    tlx.local_store(numbers[turn % 2], tl.full((1,), number, tl.int32))
+    tlx.barrier_arrive(drawn[turn % 2])
+
+
+@triton.jit
+def _hear(numbers, drawn, read, turn):
+    """The number of a tile, from the producer."""
+    tlx.barrier_wait(drawn[turn % 2], turn // 2 & 1)
+    number = tl.sum(tlx.local_load(numbers[turn % 2]), 0)
+    tlx.barrier_arrive(read[turn % 2])
+    return number
+
+
+@triton.jit
+def _tile(number, blocks, BATCH, HEADS, BLOCK_M: tl.constexpr, HEADS_AT_ONCE: tl.constexpr):
+    """Batch, head and first row of a tile."""
     if HEADS_AT_ONCE > 0:
-        group = index // (HEADS_AT_ONCE * blocks)
-        within = index % (HEADS_AT_ONCE * blocks)
+        group = number // (HEADS_AT_ONCE * blocks)
+        within = number % (HEADS_AT_ONCE * blocks)
         heads = tl.minimum(BATCH * HEADS - group * HEADS_AT_ONCE, HEADS_AT_ONCE)
         both = group * HEADS_AT_ONCE + within % heads
         block = blocks - 1 - within // heads
     else:
-        both = index // blocks
-        block = index % blocks
+        both = number // blocks
+        block = number % blocks
     return both // HEADS, both % HEADS, block * BLOCK_M
 
 
@@ -233,15 +279,13 @@ def _masked(
                 keys = tl.minimum(keys, rows + right + 1)
             scores = tl.where(columns[None, :] < keys[:, None], scores, float("-inf"))
             if LEFT:
-                scores = tl.where(
-                    columns[None, :] >= (rows - left)[:, None], scores, float("-inf")
-                )
+                scores = tl.where(columns[None, :] >= (rows - left)[:, None], scores, float("-inf"))
     return scores
 
 
 @triton.jit
 def _weights(scores, highest, scale, MASKED: tl.constexpr):
-    """exp2 of scaled scores, less each row's highest so far; that, and what it shrinks others by."""
+    """exp2 of scaled scores less each row's highest; that, and what it shrinks others by."""
     higher = tl.maximum(highest, tl.max(scores, 1) * scale)
     base = higher
     if MASKED:
@@ -253,57 +297,82 @@ def _weights(scores, highest, scale, MASKED: tl.constexpr):
 @triton.jit
 def _consume(
     q0, q1, k0, k1, v0, v1, o0, o1, q_full, q_empty, k_full, k_empty, v_full, v_empty,
-    o0_desc, o1_desc, sums, begins_q, begins_k,
+    numbers, drawn, read, o0_desc, o1_desc, sums, begins_q, begins_k,
     scale, BATCH, HEADS, LENGTH_Q, LENGTH_K, TOTAL_Q, left, right,
     ME: tl.constexpr, DIM0: tl.constexpr, DIM1: tl.constexpr, CONSUMERS: tl.constexpr,
-    BLOCK_N: tl.constexpr, STAGES: tl.constexpr, PINGPONG: tl.constexpr, OWN_O: tl.constexpr,
-    HEADS_AT_ONCE: tl.constexpr,
+    BLOCK_N: tl.constexpr, STAGES: tl.constexpr, Q_STAGES: tl.constexpr, O_PARTS: tl.constexpr,
+    PINGPONG: tl.constexpr, HEADS_AT_ONCE: tl.constexpr,
     LEFT: tl.constexpr, RIGHT: tl.constexpr, TAIL: tl.constexpr, LOWER: tl.constexpr,
     PACKED: tl.constexpr,
 ):  # fmt: skip
-    """64 rows of each of the program's tiles of queries."""
+    """64 rows of each of the program's tiles of queries.
+
+    One loop over the steps of all tiles: the first scores of a tile are worked out beside the
+    last values of the tile before, and the results of that are stored in between.
+    """
+    dtype: tl.constexpr = tlx.dtype_of(o0_desc)
     BLOCK_M: tl.constexpr = ROWS * CONSUMERS
     MASKED: tl.constexpr = LEFT or RIGHT or TAIL
     NEXT: tl.constexpr = _TURN + (ME + 1) % CONSUMERS
-    qa, qb = q0[ME], q1[ME]
     if PINGPONG and ME == CONSUMERS - 1:
         tlx.named_barrier_arrive(NEXT, 256)  # the first turn
-    at = 0
     blocks = tl.cdiv(LENGTH_Q, BLOCK_M)
-    for turn in range(_turns(blocks * BATCH * HEADS)):
-        batch, head, row = _tile(turn, blocks, BATCH, HEADS, BLOCK_M, HEADS_AT_ONCE)
-        length_q, length_k, end_q, _ = _extents(
+    tiles = blocks * BATCH * HEADS
+    number = _hear(numbers, drawn, read, 0)
+    if number < tiles:
+        turn, at, step = 0, 0, 0
+        batch, head, row = _tile(number, blocks, BATCH, HEADS, BLOCK_M, HEADS_AT_ONCE)
+        length_q, length_k, end_q, end_k = _extents(
             begins_q, begins_k, batch, LENGTH_Q, LENGTH_K, PACKED
         )
         first, steps = _blocks(
             row, length_q, length_k, left, right, BLOCK_M, BLOCK_N, LEFT, RIGHT, LOWER
         )
-        shift = length_k - length_q if LOWER else 0
         row += ME * ROWS
         acc0 = tl.zeros((ROWS, DIM0), tl.float32)
         acc1 = tl.zeros((ROWS, DIM1 if DIM1 > 0 else 16), tl.float32)
-
-        tlx.barrier_wait(q_full[ME], turn & 1)
-        tlx.barrier_wait(k_full[at % STAGES], (at // STAGES) & 1)
-        scores = _scores(qa, qb, k0[at % STAGES], k1[at % STAGES], DIM1)
+        tlx.barrier_wait(q_full[ME], 0)
+        tlx.barrier_wait(k_full[0], 0)
+        scores = _scores(q0[ME], q1[ME], k0[0], k1[0], DIM1)
         scores = tlx.async_dot_wait(0, scores)
-        tlx.barrier_arrive(k_empty[at % STAGES])
-        scores = _masked(
-            scores, row, first, length_k, shift, left, right, LEFT, RIGHT, TAIL
-        )  # fmt: skip
-        highest = tl.full((ROWS,), float("-inf"), tl.float32)
-        weights, highest, _ = _weights(scores, highest, scale, MASKED)
+        tlx.barrier_arrive(k_empty[0])
+        shift = length_k - length_q if LOWER else 0
+        scores = _masked(scores, row, first, length_k, shift, left, right, LEFT, RIGHT, TAIL)
+        lowest = tl.full((ROWS,), float("-inf"), tl.float32)
+        weights, highest, shrink = _weights(scores, lowest, scale, MASKED)
         total = tl.sum(weights, 1)
-        weights16 = weights.to(tlx.dtype_of(o0_desc))
-        at += 1
-        tlx.barrier_wait(k_full[at % STAGES], (at // STAGES) & 1, pred=steps > 1)
+        weights16 = weights.to(dtype)
+        tlx.barrier_wait(v_full[0], 0)
+        more = steps > 1
+        if steps == 1:
+            tlx.barrier_arrive(q_empty[ME])
+            number = _hear(numbers, drawn, read, 1)
+            more = number < tiles
 
-        for step in range(1, steps):
-            stage, before, after = at % STAGES, (at - 1) % STAGES, at + 1
+        # Each time the weights of one step are there, and those of the next are worked out.
+        while more:
+            stage, before = (at + 1) % STAGES, at % STAGES
+            # What the results need of the tile that they are of.
+            old_batch, old_head, old_row, old_length, old_end = batch, head, row, length_q, end_q
+            is_last = step + 1 == steps
+            step += 1
+            if is_last:
+                turn += 1
+                step = 0
+                batch, head, row = _tile(number, blocks, BATCH, HEADS, BLOCK_M, HEADS_AT_ONCE)
+                length_q, length_k, end_q, end_k = _extents(  # noqa: RUF059
+                    begins_q, begins_k, batch, LENGTH_Q, LENGTH_K, PACKED
+                )
+                first, steps = _blocks(
+                    row, length_q, length_k, left, right, BLOCK_M, BLOCK_N, LEFT, RIGHT, LOWER
+                )
+                row += ME * ROWS
+            place = turn % Q_STAGES * CONSUMERS + ME
+            tlx.barrier_wait(q_full[place], turn // Q_STAGES & 1, pred=is_last)
+            tlx.barrier_wait(k_full[stage], ((at + 1) // STAGES) & 1)
             if PINGPONG:
                 tlx.named_barrier_wait(_TURN + ME, 256)
-            scores = _scores(qa, qb, k0[stage], k1[stage], DIM1)
-            tlx.barrier_wait(v_full[before], ((at - 1) // STAGES) & 1)
+            scores = _scores(q0[place], q1[place], k0[stage], k1[stage], DIM1)
             acc0 = tlx.async_dot(weights16, v0[before], acc0)
             if DIM1 > 0:
                 acc1 = tlx.async_dot(weights16, v1[before], acc1)
@@ -311,75 +380,99 @@ def _consume(
                 tlx.named_barrier_arrive(NEXT, 256)
             scores = tlx.async_dot_wait(1 if DIM1 == 0 else 2, scores)
             tlx.barrier_arrive(k_empty[stage])
+            if step + 1 == steps:
+                tlx.barrier_arrive(q_empty[place])
+            shift = length_k - length_q if LOWER else 0
             scores = _masked(
                 scores, row, first + step * BLOCK_N, length_k, shift, left, right,
                 LEFT, RIGHT, TAIL,
             )  # fmt: skip
-            weights, highest, shrink = _weights(scores, highest, scale, MASKED)
-            total = total * shrink + tl.sum(weights, 1)
+            so_far = highest
+            if is_last:
+                so_far = lowest
+            weights, higher, shrink = _weights(scores, so_far, scale, MASKED)
+            sum_ = tl.sum(weights, 1)
             # Before the wait for the products: ptxas leaves what is before a wait's loop there,
             # and would else work out the weights after the products, not beside them.
-            tlx.barrier_wait(
-                k_full[after % STAGES], (after // STAGES) & 1, pred=step + 1 < steps
-            )
+            tlx.barrier_wait(v_full[stage], ((at + 1) // STAGES) & 1)
             acc0 = tlx.async_dot_wait(0, acc0)
             if DIM1 > 0:
-                acc1 = tlx.async_dot_wait(0, acc1) * shrink[:, None]
+                acc1 = tlx.async_dot_wait(0, acc1)
             tlx.barrier_arrive(v_empty[before])
-            acc0 = acc0 * shrink[:, None]
-            weights16 = weights.to(tlx.dtype_of(o0_desc))
-            at = after
+            if is_last:
+                _finish(
+                    acc0, acc1, highest, total, o0[ME], o1[ME], o0_desc, o1_desc, sums,
+                    old_batch, old_head, old_row, old_length, old_end, HEADS, LENGTH_Q, TOTAL_Q,
+                    DIM0, DIM1, O_PARTS, MASKED, PACKED,
+                )  # fmt: skip
+                acc0 = tl.zeros((ROWS, DIM0), tl.float32)
+                acc1 = tl.zeros((ROWS, DIM1 if DIM1 > 0 else 16), tl.float32)
+                total = sum_
+            else:
+                acc0 = acc0 * shrink[:, None]
+                if DIM1 > 0:
+                    acc1 = acc1 * shrink[:, None]
+                total = total * shrink + sum_
+            highest = higher
+            weights16 = weights.to(dtype)
+            at += 1
+            if step + 1 == steps:
+                number = _hear(numbers, drawn, read, turn + 1)
+                more = number < tiles
 
-        if OWN_O:
-            tlx.barrier_arrive(q_empty[ME])
-        before = (at - 1) % STAGES
-        tlx.barrier_wait(v_full[before], ((at - 1) // STAGES) & 1)
+        before = at % STAGES
         acc0 = tlx.async_dot(weights16, v0[before], acc0)
         if DIM1 > 0:
             acc1 = tlx.async_dot(weights16, v1[before], acc1)
-        inverse = 1.0 / total
-        if MASKED:
-            inverse = tl.where(total == 0.0, 0.0, inverse)
+            acc1 = tlx.async_dot_wait(0, acc1)
         acc0 = tlx.async_dot_wait(0, acc0)
-        if DIM1 > 0:
-            acc1 = tlx.async_dot_wait(0, acc1) * inverse[:, None]
-        tlx.barrier_arrive(v_empty[before])
-        acc0 = acc0 * inverse[:, None]
-
-        rows = row + tl.arange(0, ROWS)
-        at_sums = (batch * HEADS + head).to(tl.int64) * LENGTH_Q
-        if PACKED:
-            at_sums = head.to(tl.int64) * TOTAL_Q + end_q - length_q
-        tl.store(
-            sums + at_sums + rows, (highest + tl.math.log2(total)) * _LN2, mask=rows < length_q
-        )
-        tlx.async_descriptor_store_wait(0)  # the tile before has been read
-        tlx.local_store(o0[ME], acc0.to(tlx.dtype_of(o0_desc)))
-        if DIM1 > 0:
-            tlx.local_store(o1[ME], acc1.to(tlx.dtype_of(o0_desc)))
-        tlx.fence_async_shared()
-        _store(
-            o0_desc, o1_desc, o0[ME], o1[ME], batch, head, row, length_q, end_q,
-            DIM0, DIM1, PACKED,
+        _finish(
+            acc0, acc1, highest, total, o0[ME], o1[ME], o0_desc, o1_desc, sums,
+            batch, head, row, length_q, end_q, HEADS, LENGTH_Q, TOTAL_Q,
+            DIM0, DIM1, O_PARTS, MASKED, PACKED,
         )  # fmt: skip
-        if not OWN_O:
-            tlx.async_descriptor_store_wait(0)
-            tlx.barrier_arrive(q_empty[ME])
-    tlx.async_descriptor_store_wait(0)
+        tlx.async_descriptor_store_wait(0)
+
+
+@triton.jit
+def _finish(
+    acc0, acc1, highest, total, o0, o1, o0_desc, o1_desc, sums,
+    batch, head, row, length_q, end_q, HEADS, LENGTH_Q, TOTAL_Q,
+    DIM0: tl.constexpr, DIM1: tl.constexpr, O_PARTS: tl.constexpr, MASKED: tl.constexpr,
+    PACKED: tl.constexpr,
+):  # fmt: skip
+    """Store 64 rows of the result, and the logarithms of their sums."""
+    inverse = 1.0 / total
+    if MASKED:
+        inverse = tl.where(total == 0.0, 0.0, inverse)
+    rows = row + tl.arange(0, ROWS)
+    at = (batch * HEADS + head).to(tl.int64) * LENGTH_Q
+    if PACKED:
+        at = head.to(tl.int64) * TOTAL_Q + end_q - length_q
+    tl.store(sums + at + rows, (highest + tl.math.log2(total)) * _LN2, mask=rows < length_q)
+    acc0 = acc0 * inverse[:, None]
+    if O_PARTS == 1:
+        _store(acc0, o0, o0_desc, batch, head, row, 0, length_q, end_q, PACKED)
+    else:
+        halves = tl.permute(tl.reshape(acc0, (ROWS, 2, DIM0 // 2)), (0, 2, 1))
+        left, right = tl.split(halves)
+        _store(left, o0, o0_desc, batch, head, row, 0, length_q, end_q, PACKED)
+        _store(right, o0, o0_desc, batch, head, row, DIM0 // 2, length_q, end_q, PACKED)
+    if DIM1 > 0:
+        _store(
+            acc1 * inverse[:, None], o1, o1_desc, batch, head, row, DIM0, length_q, end_q, PACKED
+        )  # fmt: skip
 
 
 @triton.jit
 def _store(
-    desc0, desc1, buffer0, buffer1, batch, head, row, length, end,
-    DIM0: tl.constexpr, DIM1: tl.constexpr, PACKED: tl.constexpr,
+    values, buffer, desc, batch, head, row, column, length, end, PACKED: tl.constexpr
 ):  # fmt: skip
-    """Rows of one head from a buffer; those past the sequence's end are dropped."""
+    """Rows of one head through a buffer; those past the sequence's end are dropped."""
+    tlx.async_descriptor_store_wait(0)  # the store before has read the buffer
+    tlx.local_store(buffer, values.to(tlx.dtype_of(desc)))
+    tlx.fence_async_shared()
     if PACKED:
-        at = _END - length + row
-        tlx.async_descriptor_store(desc0, buffer0, [_END, end, head, at, 0])
-        if DIM1 > 0:
-            tlx.async_descriptor_store(desc1, buffer1, [_END, end, head, at, DIM0])
+        tlx.async_descriptor_store(desc, buffer, [_END, end, head, _END - length + row, column])
     else:
-        tlx.async_descriptor_store(desc0, buffer0, [batch, head, row, 0])
-        if DIM1 > 0:
-            tlx.async_descriptor_store(desc1, buffer1, [batch, head, row, DIM0])
+        tlx.async_descriptor_store(desc, buffer, [batch, head, row, column])
