@@ -53,6 +53,8 @@ class Config:
     o_parts: int = 1
     registers: int = 232
     pingpong: bool = True
+    lazy: bool = True
+    release: bool = True
 
 
 _CONFIGS = {
@@ -86,11 +88,11 @@ def attention(
     window: tuple[int | None, int | None] | None = None, lower_right: bool = False,
     return_sums: bool = False, config: Config | None = None,
 ) -> Any:  # fmt: skip
-    """``softmax(scale * q @ k.T) @ v``, for each head, on Hopper.
+    """``softmax(scale * q @ k.T) @ v``, for each head; differentiable.
 
     Args:
-        q: (batch, heads, queries, dimension), a torch tensor on a GPU, fp16 or bf16, of any
-            strides; dimension one of ``HEAD_DIMS``.
+        q: (batch, heads, queries, dimension), a torch tensor, fp16 or bf16, of any strides;
+            dimension one of ``HEAD_DIMS``.
         k, v: (batch, key heads, keys, dimension), of q's dtype; the key heads divide the
             heads, and serve as many that follow each other.
         causal: whether query i sees key j only where j <= i.
@@ -100,25 +102,33 @@ def attention(
         lower_right: for ``causal`` and ``window`` queries are numbered so that the last one
             has the last key's number, and not so that the first one has the first one's.
         return_sums: also give the logarithm of each row's sum of exponentials.
-        config: how to cut it; chosen from the dimension by default.
+        config: how to cut it on Hopper; chosen from the dimension by default. With one there
+            are no gradients.
 
     Returns:
         (batch, heads, queries, dimension) of q's dtype, and of its order of dimensions in
         memory; with ``return_sums`` also (batch, heads, queries) in fp32. A query that sees
         no key gets zeros, and -inf.
 
-    Operands that the copy engine cannot take (last dimension not contiguous, rows not
-    multiples of 16 bytes apart) are copied first.
+    On Hopper, operands that the copy engine cannot take (last dimension not contiguous, rows
+    not multiples of 16 bytes apart) are copied first. On the CPU it runs with the reference
+    meaning, where ``TRITON_INTERPRET=1`` was set before triton was imported.
 
     Raises:
-        KernelArgumentError: shapes, dtypes or devices do not fit, or the device
-            has no kernel.
+        KernelArgumentError: shapes, dtypes or devices do not fit.
     """
     _check(q, k, v, 4, "(batch, heads, length, dimension)")
     if (q.shape[0], *k.shape) != (k.shape[0], *v.shape):
         _refuse_shapes(q, k, v, "the batch of all, all of k and v")
-    band = _band(causal, window, lower_right)
-    o, sums = Problem(q, k, v, band, _scale(scale, q)).forward(config)
+    band, scale = band_of(causal, window, lower_right), _scale(scale, q)
+    if config is None and _by_operator(q, k, v):
+        from remora.kernels import attention_operators
+
+        o, sums = attention_operators.attention(
+            q, k, v, scale, band.left, band.right, band.lower
+        )  # fmt: skip
+    else:
+        o, sums = Problem(q, k, v, band, scale).forward(config)
     return (o, sums) if return_sums else o
 
 
@@ -160,11 +170,18 @@ def attention_packed(
                 where=_WHERE,
                 hint="one more than there are sequences, contiguous, on q's device",
             )
-    band = _band(causal, window, lower_right)
-    heads_first = [x.transpose(0, 1) for x in (q, k, v)]
+    band, scale = band_of(causal, window, lower_right), _scale(scale, q)
     packed = (begins_q, begins_k, longest_q, longest_k)
-    o, sums = Problem(*heads_first, band, _scale(scale, q), packed).forward(config)
-    o = o.transpose(0, 1)
+    if config is None and _by_operator(q, k, v):
+        from remora.kernels import attention_operators
+
+        o, sums = attention_operators.attention_packed(
+            q, k, v, *packed, scale, band.left, band.right, band.lower
+        )
+    else:
+        q, k, v = (x.transpose(0, 1) for x in (q, k, v))
+        o, sums = Problem(q, k, v, band, scale, packed).forward(config)
+        o = o.transpose(0, 1)
     return (o, sums) if return_sums else o
 
 
@@ -183,7 +200,8 @@ class Problem:
         self.dim, self.heads, self.total = q.shape[-1], q.shape[-3], q.shape[-2]
         self.group = self.heads // max(1, k.shape[-3])
         self.batch = len(packed[0]) - 1 if packed else q.shape[0]
-        self.longest_q, self.longest_k = packed[2:] if packed else (q.shape[-2], k.shape[-2])
+        self.longest_q: int = packed[2] if packed else q.shape[-2]
+        self.longest_k: int = packed[3] if packed else k.shape[-2]
         self.begins = packed[:2] if packed else (None, None)
 
     @property
@@ -196,11 +214,14 @@ class Problem:
         """The result and the logarithms of sums."""
         import torch
 
-        o = _like(self.q)
+        o = like(self.q)
         sums = torch.empty(self.q.shape[:-1], dtype=torch.float32, device=self.q.device)
         if self.empty:
             return o.zero_(), sums.fill_(float("-inf"))
-        if _on_hopper(self.q):
+        if self._in_integers:
+            wide, sums = self._in_fp32().forward()
+            o.copy_(wide)
+        elif _on_hopper(self.q):
             arguments, constants, grid = self.specialized(o, sums, config or _CONFIGS[self.dim])
             attention_forward[grid](*arguments, **constants)
         else:
@@ -208,9 +229,20 @@ class Problem:
             attention_plain[(triton.cdiv(self.longest_q, block_m), self.batch * self.heads)](
                 self.q, self.k, self.v, o, sums, *self.begins, self.scale * math.log2(math.e),
                 *_strides(self.q, self.k, self.v, o), *self.extents, **self.constants,
-                DIM=self.dim, BLOCK_M=block_m, BLOCK_N=block_n, **_plain_options(self.q),
+                DIM=self.dim, BLOCK_M=block_m, BLOCK_N=block_n
             )  # fmt: skip
         return o, sums
+
+    @property
+    def _in_integers(self) -> bool:
+        """Whether ``tl.dot`` multiplies the operands' bits: stock Triton's interpreter, bf16."""
+        import torch
+
+        return self.q.device.type == "cpu" and self.q.dtype == torch.bfloat16
+
+    def _in_fp32(self) -> Problem:
+        q, k, v = (x.float() for x in (self.q, self.k, self.v))
+        return Problem(q, k, v, self.band, self.scale, self.packed)
 
     @property
     def extents(self) -> tuple[int, ...]:
@@ -264,7 +296,7 @@ class Problem:
             **self.constants, "DIM0": parts[0], "DIM1": parts[1],
             "CONSUMERS": config.consumers, "BLOCK_N": config.block_n, "STAGES": config.stages,
             "Q_STAGES": config.q_stages, "O_PARTS": config.o_parts,
-            "REGISTERS": config.registers, "PINGPONG": config.pingpong,
+            "REGISTERS": config.registers, "PINGPONG": config.pingpong, "LAZY": config.lazy, "RELEASE": config.release,
             "HEADS_AT_ONCE": together, "TAIL": packed or self.longest_k % config.block_n != 0,
             "num_warps": 4,
         }  # fmt: skip
@@ -277,9 +309,14 @@ class Problem:
         """
         import torch
 
-        dq, dk, dv = (_like(x) for x in (self.q, self.k, self.v))
+        dq, dk, dv = (like(x) for x in (self.q, self.k, self.v))
         if self.empty:
             return dq.zero_(), dk.zero_(), dv.zero_()
+        if self._in_integers:
+            wide = self._in_fp32().backward(o.float(), sums, do.float())
+            for x, y in zip((dq, dk, dv), wide, strict=True):
+                x.copy_(y)
+            return dq, dk, dv
         if self.dim <= 128 and _on_hopper(self.q) and self.scale > 0:
             self._backward_on_hopper(o, sums, do, dq, dk, dv)
             return dq, dk, dv
@@ -293,7 +330,7 @@ class Problem:
         )  # fmt: skip
         shared = {
             **self.constants, "DIM": self.dim, "BLOCK_M": block_m, "BLOCK_N": block_n,
-            **_plain_options(q),
+            "num_stages": 2,
         }  # fmt: skip
         attention_backward_keys[(triton.cdiv(self.longest_k, block_n), both // self.group)](
             q, k, v, do, dk, dv, sums, deltas, *self.begins, self.scale,
@@ -342,7 +379,7 @@ class Problem:
         torch.mul(sum_dq, self.scale, out=dq)
 
 
-def _like(x: Any) -> Any:
+def like(x: Any) -> Any:
     """An empty tensor like ``x``, in its order of dimensions, but with the last one contiguous."""
     import torch
 
@@ -363,8 +400,17 @@ def _multiprocessors(device: Any) -> int:
 
 
 def _target(x: Any) -> Any:
-    """The target of the device that ``x`` is on; None: the CPU."""
-    return None if x.device.type == "cpu" else triton.runtime.driver.active.get_current_target()
+    """The target of the device that ``x`` is on; None: the CPU, with the reference meaning."""
+    if x.device.type != "cpu":
+        return triton.runtime.driver.active.get_current_target()
+    if not triton.knobs.runtime.interpret:
+        raise KernelArgumentError(
+            "q, k and v are on the CPU",
+            where=_WHERE,
+            hint="move them to the GPU, or set TRITON_INTERPRET=1 before triton is imported "
+            "to run with the reference meaning",
+        )
+    return None
 
 
 def _on_hopper(x: Any) -> bool:
@@ -374,14 +420,10 @@ def _on_hopper(x: Any) -> bool:
 
 def _plain_blocks(x: Any, dim: int) -> tuple[int, int]:
     """Queries and keys of a block of the plain kernels."""
-    if x.device.type == "cpu":
-        return 64, 32
+    target = _target(x)
+    if target is not None and target.backend == "hip" and dim <= 128:
+        return 128, 64
     return 64, 64 if dim <= 128 else 32
-
-
-def _plain_options(x: Any) -> dict[str, int]:
-    """Launch options of the plain kernels."""
-    return {"num_warps": 4, "num_stages": 2 if _target(x) is not None else 1}
 
 
 def described_by_rows(x: Any) -> Any:
@@ -414,6 +456,14 @@ def _descriptor(x: Any, rows: int, columns: int, *, packed: bool) -> Any:
     return TensorDescriptor(x, shape, strides, [*front, rows, columns])
 
 
+def _by_operator(*tensors: Any) -> bool:
+    """Whether this has to be an operator of PyTorch's: for gradients, for ``torch.compile``."""
+    import torch
+
+    wanted = torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
+    return wanted or torch.compiler.is_compiling()
+
+
 def _scale(scale: float | None, q: Any) -> float:
     if scale is None:
         return 1 / math.sqrt(q.shape[-1])
@@ -424,7 +474,11 @@ def _scale(scale: float | None, q: Any) -> float:
     return float(scale)
 
 
-def _band(causal: bool, window: tuple[int | None, int | None] | None, lower_right: bool) -> Band:
+def band_of(
+    causal: bool = False, window: tuple[int | None, int | None] | None = None,
+    lower_right: bool = False,
+) -> Band:  # fmt: skip
+    """What ``attention`` means by these."""
     left, right = window or (None, None)
     for limit in (left, right):
         if limit is not None and (not isinstance(limit, int) or abs(limit) >= 1 << 30):
@@ -461,13 +515,6 @@ def _check(q: Any, k: Any, v: Any, rank: int, dimensions: str) -> None:
             f"there is no kernel for head dimension {q.shape[-1]}",
             where=_WHERE,
             hint="one of " + ", ".join(map(str, HEAD_DIMS)),
-        )
-    if q.device.type == "cpu" and not triton.knobs.runtime.interpret:
-        raise KernelArgumentError(
-            "q, k and v are on the CPU",
-            where=_WHERE,
-            hint="move them to the GPU, or set TRITON_INTERPRET=1 before triton is imported "
-            "to run with the reference meaning",
         )
 
 

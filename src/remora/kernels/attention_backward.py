@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 
 import remora.tlx as tlx
-from remora.kernels.attention_specialized import _END, _copy, _extents
+from remora.kernels.attention_specialized import _END, _EXTENTS, _copy, _extents
 
 #: Keys of a consumer: rows of a wgmma.
 KEYS = tl.constexpr(64)
@@ -23,7 +23,7 @@ KEYS = tl.constexpr(64)
 _MEETING = tl.constexpr(8)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["HEADS", "LENGTH_Q", "TOTAL_Q", "PADDED_Q"])
 def negatives_of(
     o, do, sums, lows, deltas, begins_q, inverse,
     stride_ob, stride_oh, stride_on, stride_od, stride_db, stride_dh, stride_dn, stride_dd,
@@ -78,7 +78,7 @@ def first_row(batch, head, HEADS, begin, PADDED_Q, PACKED: tl.constexpr):
     return at
 
 
-@triton.jit
+@triton.jit(do_not_specialize=[*_EXTENTS[1:], "PADDED_Q"])
 def attention_backward(
     q_desc, k_desc, v_desc, do_desc, dq_desc, dk_desc, dv_desc, lows, deltas,
     begins_q, begins_k, scale, HEADS, LENGTH_Q, LENGTH_K, TOTAL_Q, left, right, PADDED_Q,

@@ -12,6 +12,7 @@ import triton
 import triton.language as tl
 
 import remora.tlx as tlx
+from remora.kernels.warp_group import any_in_warp, release
 
 #: Rows of a consumer: what one wgmma has.
 ROWS = tl.constexpr(64)
@@ -23,16 +24,19 @@ _TURN = tl.constexpr(8)
 # Where rows of packed sequences end, in a descriptor: see ``attention.ragged``.
 _END = tl.constexpr(1 << 30)
 
+# Not worth a kernel each: nothing depends on what divides them.
+_EXTENTS = ["BATCH", "HEADS", "LENGTH_Q", "LENGTH_K", "TOTAL_Q", "left", "right"]
+
 _LN2 = tl.constexpr(0.6931471805599453)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=_EXTENTS)
 def attention_forward(
     q0_desc, q1_desc, k0_desc, k1_desc, v0_desc, v1_desc, o0_desc, o1_desc, sums, tickets,
     begins_q, begins_k, scale, BATCH, HEADS, LENGTH_Q, LENGTH_K, TOTAL_Q, left, right,
     GROUP: tl.constexpr, DIM0: tl.constexpr, DIM1: tl.constexpr, CONSUMERS: tl.constexpr,
     BLOCK_N: tl.constexpr, STAGES: tl.constexpr, Q_STAGES: tl.constexpr, O_PARTS: tl.constexpr,
-    REGISTERS: tl.constexpr, PINGPONG: tl.constexpr, HEADS_AT_ONCE: tl.constexpr,
+    REGISTERS: tl.constexpr, PINGPONG: tl.constexpr, LAZY: tl.constexpr, RELEASE: tl.constexpr, HEADS_AT_ONCE: tl.constexpr,
     LEFT: tl.constexpr, RIGHT: tl.constexpr, TAIL: tl.constexpr, LOWER: tl.constexpr,
     PACKED: tl.constexpr,
 ):  # fmt: skip
@@ -77,7 +81,7 @@ def attention_forward(
                 q0, q1, k0, k1, v0, v1, o0, o1, q_full, q_empty, k_full, k_empty, v_full, v_empty,
                 numbers, drawn, read, o0_desc, o1_desc, sums, begins_q, begins_k,
                 scale, BATCH, HEADS, LENGTH_Q, LENGTH_K, TOTAL_Q, left, right, 0,
-                DIM0, DIM1, CONSUMERS, BLOCK_N, STAGES, Q_STAGES, O_PARTS, PINGPONG,
+                DIM0, DIM1, CONSUMERS, BLOCK_N, STAGES, Q_STAGES, O_PARTS, PINGPONG, LAZY, RELEASE,
                 HEADS_AT_ONCE, LEFT, RIGHT, TAIL, LOWER, PACKED,
             )  # fmt: skip
         with tlx.async_task(num_warps=4, num_regs=REGISTERS, replicate=CONSUMERS - 1):
@@ -86,7 +90,7 @@ def attention_forward(
                 numbers, drawn, read, o0_desc, o1_desc, sums, begins_q, begins_k,
                 scale, BATCH, HEADS, LENGTH_Q, LENGTH_K, TOTAL_Q, left, right,
                 tlx.async_task_replica_id() + 1,
-                DIM0, DIM1, CONSUMERS, BLOCK_N, STAGES, Q_STAGES, O_PARTS, PINGPONG,
+                DIM0, DIM1, CONSUMERS, BLOCK_N, STAGES, Q_STAGES, O_PARTS, PINGPONG, LAZY, RELEASE,
                 HEADS_AT_ONCE, LEFT, RIGHT, TAIL, LOWER, PACKED,
             )  # fmt: skip
         with tlx.async_task(num_warps=1, num_regs=24 if CONSUMERS > 2 else 40):
@@ -284,14 +288,31 @@ def _masked(
 
 
 @triton.jit
-def _weights(scores, highest, scale, MASKED: tl.constexpr):
-    """exp2 of scaled scores less each row's highest; that, and what it shrinks others by."""
+def _release(bar, RELEASE: tl.constexpr):
+    if RELEASE:
+        release(bar)
+    else:
+        tlx.barrier_arrive(bar)
+
+
+@triton.jit
+def _highest(scores, highest, scale, LAZY: tl.constexpr):
+    """What each row's weights are relative to, and whether that has changed for the warp."""
     higher = tl.maximum(highest, tl.max(scores, 1) * scale)
-    base = higher
+    grown = True
+    if LAZY:
+        grown = any_in_warp(higher > highest + 8.0)
+        higher = tl.where(grown, higher, highest)
+    return higher, grown
+
+
+@triton.jit
+def _weights(scores, highest, scale, MASKED: tl.constexpr):
+    """exp2 of scaled scores, relative to each row's highest."""
+    base = highest
     if MASKED:
-        base = tl.where(higher == float("-inf"), 0.0, higher)
-    weights = tl.math.exp2(scores * scale - base[:, None])
-    return weights, higher, tl.math.exp2(highest - base)
+        base = tl.where(highest == float("-inf"), 0.0, highest)
+    return tl.math.exp2(scores * scale - base[:, None])
 
 
 @triton.jit
@@ -301,7 +322,7 @@ def _consume(
     scale, BATCH, HEADS, LENGTH_Q, LENGTH_K, TOTAL_Q, left, right,
     ME: tl.constexpr, DIM0: tl.constexpr, DIM1: tl.constexpr, CONSUMERS: tl.constexpr,
     BLOCK_N: tl.constexpr, STAGES: tl.constexpr, Q_STAGES: tl.constexpr, O_PARTS: tl.constexpr,
-    PINGPONG: tl.constexpr, HEADS_AT_ONCE: tl.constexpr,
+    PINGPONG: tl.constexpr, LAZY: tl.constexpr, RELEASE: tl.constexpr, HEADS_AT_ONCE: tl.constexpr,
     LEFT: tl.constexpr, RIGHT: tl.constexpr, TAIL: tl.constexpr, LOWER: tl.constexpr,
     PACKED: tl.constexpr,
 ):  # fmt: skip
@@ -339,7 +360,8 @@ def _consume(
         shift = length_k - length_q if LOWER else 0
         scores = _masked(scores, row, first, length_k, shift, left, right, LEFT, RIGHT, TAIL)
         lowest = tl.full((ROWS,), float("-inf"), tl.float32)
-        weights, highest, shrink = _weights(scores, lowest, scale, MASKED)
+        highest, grown = _highest(scores, lowest, scale, LAZY)
+        weights = _weights(scores, highest, scale, MASKED)
         total = tl.sum(weights, 1)
         weights16 = weights.to(dtype)
         tlx.barrier_wait(v_full[0], 0)
@@ -379,9 +401,9 @@ def _consume(
             if PINGPONG:
                 tlx.named_barrier_arrive(NEXT, 256)
             scores = tlx.async_dot_wait(1 if DIM1 == 0 else 2, scores)
-            tlx.barrier_arrive(k_empty[stage])
+            _release(k_empty[stage], RELEASE)
             if step + 1 == steps:
-                tlx.barrier_arrive(q_empty[place])
+                _release(q_empty[place], RELEASE)
             shift = length_k - length_q if LOWER else 0
             scores = _masked(
                 scores, row, first + step * BLOCK_N, length_k, shift, left, right,
@@ -390,7 +412,8 @@ def _consume(
             so_far = highest
             if is_last:
                 so_far = lowest
-            weights, higher, shrink = _weights(scores, so_far, scale, MASKED)
+            higher, grown = _highest(scores, so_far, scale, LAZY)
+            weights = _weights(scores, higher, scale, MASKED)
             sum_ = tl.sum(weights, 1)
             # Before the wait for the products: ptxas leaves what is before a wait's loop there,
             # and would else work out the weights after the products, not beside them.
@@ -398,7 +421,7 @@ def _consume(
             acc0 = tlx.async_dot_wait(0, acc0)
             if DIM1 > 0:
                 acc1 = tlx.async_dot_wait(0, acc1)
-            tlx.barrier_arrive(v_empty[before])
+            _release(v_empty[before], RELEASE)
             if is_last:
                 _finish(
                     acc0, acc1, highest, total, o0[ME], o1[ME], o0_desc, o1_desc, sums,
@@ -409,10 +432,16 @@ def _consume(
                 acc1 = tl.zeros((ROWS, DIM1 if DIM1 > 0 else 16), tl.float32)
                 total = sum_
             else:
-                acc0 = acc0 * shrink[:, None]
-                if DIM1 > 0:
-                    acc1 = acc1 * shrink[:, None]
-                total = total * shrink + sum_
+                if grown:
+                    base = higher
+                    if MASKED:
+                        base = tl.where(higher == float("-inf"), 0.0, higher)
+                    shrink = tl.math.exp2(highest - base)
+                    acc0 = acc0 * shrink[:, None]
+                    if DIM1 > 0:
+                        acc1 = acc1 * shrink[:, None]
+                    total = total * shrink
+                total = total + sum_
             highest = higher
             weights16 = weights.to(dtype)
             at += 1
