@@ -196,7 +196,8 @@ class Problem:
         self, q: Any, k: Any, v: Any, band: Band, scale: float,
         packed: tuple[Any, Any, int, int] | None = None,
     ) -> None:  # fmt: skip
-        self.q, self.k, self.v, self.band, self.scale, self.packed = q, k, v, band, scale, packed
+        self.q, self.k, self.v, self.band, self.packed = q, k, v, band, packed
+        self.scale = max(scale, 1e-30)  # what is hidden is -inf, and has to stay it times scale
         self.dim, self.heads, self.total = q.shape[-1], q.shape[-3], q.shape[-2]
         self.group = self.heads // max(1, k.shape[-3])
         self.batch = len(packed[0]) - 1 if packed else q.shape[0]
@@ -317,7 +318,7 @@ class Problem:
             for x, y in zip((dq, dk, dv), wide, strict=True):
                 x.copy_(y)
             return dq, dk, dv
-        if self.dim <= 128 and _on_hopper(self.q) and self.scale > 0:
+        if self.dim <= 128 and _on_hopper(self.q):
             self._backward_on_hopper(o, sums, do, dq, dk, dv)
             return dq, dk, dv
         q, k, v = self.q, self.k, self.v
@@ -357,7 +358,7 @@ class Problem:
         lows, deltas = (torch.empty(rows, dtype=torch.float32, device=o.device) for _ in range(2))
         both = self.batch * self.heads
         negatives_of[(triton.cdiv(self.longest_q, 64), both)](
-            o, do, sums, lows, deltas, self.begins[0], 1 / self.scale, *_strides(o, do),
+            o, do, sums, lows, deltas, self.begins[0], *_strides(o, do),
             self.heads, self.longest_q, self.total, padded,
             DIM=self.dim, BLOCK_M=64, PACKED=packed,
         )  # fmt: skip

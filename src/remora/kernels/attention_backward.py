@@ -15,6 +15,7 @@ import triton.language as tl
 
 import remora.tlx as tlx
 from remora.kernels.attention_specialized import _END, _EXTENTS, _copy, _extents
+from remora.kernels.warp_group import release
 
 #: Keys of a consumer: rows of a wgmma.
 KEYS = tl.constexpr(64)
@@ -25,17 +26,18 @@ _MEETING = tl.constexpr(8)
 
 @triton.jit(do_not_specialize=["HEADS", "LENGTH_Q", "TOTAL_Q", "PADDED_Q"])
 def negatives_of(
-    o, do, sums, lows, deltas, begins_q, inverse,
+    o, do, sums, lows, deltas, begins_q,
     stride_ob, stride_oh, stride_on, stride_od, stride_db, stride_dh, stride_dn, stride_dd,
     HEADS, LENGTH_Q, TOTAL_Q, PADDED_Q,
     DIM: tl.constexpr, BLOCK_M: tl.constexpr, PACKED: tl.constexpr,
 ):  # fmt: skip
-    """What the products of the backward kernel begin at, for each row of queries.
+    """What the backward kernel adds to each row of queries.
 
-    lows: minus the logarithm of the row's sum, times ``inverse`` (1 / scale); -inf for rows
-    that see no key or are past the end, whose weights become zero. deltas: minus the sum of ``O *
-    dO``. Both fp32, (batch, HEADS, PADDED_Q), where a sequence takes multiples of 128 rows; with
-    PACKED (HEADS, PADDED_Q), see ``first_row``. Grid: (blocks of rows, batch * HEADS).
+    lows, to the scores: minus the logarithm to base 2 of the row's sum; -inf for rows that see
+    no key or are past the end, whose weights become zero. deltas, to the gradients of the weights:
+    minus the sum of ``O * dO``. Both fp32, (batch, HEADS, PADDED_Q), where a sequence takes
+    multiples of 128 rows; with PACKED (HEADS, PADDED_Q), see ``first_row``. Grid: (blocks of
+    rows, batch * HEADS).
     """
     both = tl.program_id(1)
     batch, head = both // HEADS, both % HEADS
@@ -62,7 +64,9 @@ def negatives_of(
             do + at_do + far * stride_dn + columns[None, :] * stride_dd, mask=there, other=0.0
         )
         logarithms = tl.load(sums + at_sums + rows, mask=rows < length, other=float("-inf"))
-        lows_ = tl.where(logarithms == float("-inf"), float("-inf"), -logarithms * inverse)
+        lows_ = tl.where(
+            logarithms == float("-inf"), float("-inf"), -logarithms * 1.4426950408889634
+        )
         at = first_row(batch, head, HEADS, begin, PADDED_Q, PACKED) + rows
         tl.store(lows + at, lows_)
         tl.store(deltas + at, -tl.sum(results.to(tl.float32) * gradients.to(tl.float32), 1))
@@ -181,12 +185,6 @@ def attention_backward(
 
 
 @triton.jit
-def _spread(values, ROWS: tl.constexpr):
-    """A row of values, for each of ROWS rows."""
-    return tl.broadcast_to(values[None, :], (ROWS, values.shape[0]))
-
-
-@triton.jit
 def _hidden(
     scores, row, column, length_k, shift, left, right,
     LEFT: tl.constexpr, RIGHT: tl.constexpr, TAIL: tl.constexpr,
@@ -233,57 +231,64 @@ def _gather(
     factor = scale * 1.4426950408889634
     dk = tl.zeros((KEYS, DIM), tl.float32)
     dv = tl.zeros((KEYS, DIM), tl.float32)
-    if blocks > 0:
+    steps = blocks * GROUP
+    if steps > 0:
         tlx.barrier_wait(k_full[0], 0)
-    for step in range(blocks * GROUP):
-        stage, phase = step % STAGES, (step // STAGES) & 1
-        head = kv_head * GROUP + step // blocks
-        row = first + step % blocks * BLOCK_M
-        tlx.barrier_wait(q_full[stage], phase)
-        lows = tlx.local_load(low_buffers[stage])
-        scores = tlx.async_dot(ks[ME], tlx.local_trans(qs[stage]), _spread(lows, KEYS))
-        tlx.barrier_wait(do_full[stage], phase)
-        deltas = tlx.local_load(delta_buffers[stage])
-        changes = tlx.async_dot(vs[ME], tlx.local_trans(dos[stage]), _spread(deltas, KEYS))
-        scores = tlx.async_dot_wait(1, scores)
-        scores = _hidden(
-            scores, row, column + ME * KEYS, length_k, shift, left, right, LEFT, RIGHT, TAIL
-        )
-        weights = tl.math.exp2(scores * factor)
-        dv = tlx.async_dot(weights.to(dtype), dos[stage], dv)
-        changes = tlx.async_dot_wait(1, changes)
-        changes16 = (weights * changes).to(dtype)
-        dk = tlx.async_dot(changes16, qs[stage], dk)
-        # Two buffers of each consumer: the other one may still read those of the step before.
-        half = step % 2 * 2
-        tlx.local_store(dss[half + ME], changes16)
-        tlx.fence_async_shared()
-        tlx.named_barrier_wait(_MEETING, 256)
-        dq = tl.zeros((64, WIDTH), tl.float32)
-        for part in tl.static_range(2):
+        tl.assume(steps > 0)
+        for step in range(steps):
+            stage, phase = step % STAGES, (step // STAGES) & 1
+            head = kv_head * GROUP + step // blocks
+            row = first + step % blocks * BLOCK_M
+            tlx.barrier_wait(q_full[stage], phase)
+            scores = tlx.async_dot(ks[ME], tlx.local_trans(qs[stage]))
+            tlx.barrier_wait(do_full[stage], phase)
+            changes = tlx.async_dot(vs[ME], tlx.local_trans(dos[stage]))
+            lows = tlx.local_load(low_buffers[stage])
+            scores = tlx.async_dot_wait(1, scores)
+            scores = _hidden(
+                scores, row, column + ME * KEYS, length_k, shift, left, right, LEFT, RIGHT, TAIL
+            )
+            weights = tl.math.exp2(scores * factor + lows[None, :])
+            weights16 = weights.to(dtype)
+            dv = tlx.async_dot(weights16, dos[stage], dv)
             if BY_ROWS:
-                ds = tlx.local_slice(dss[half + part], [0, ME * 64], [KEYS, 64])
-                dq = tlx.async_dot(tlx.local_trans(ds), ks[part], dq)
+                weights = weights16.to(tl.float32)  # registers for both would be too many
+            deltas = tlx.local_load(delta_buffers[stage])
+            changes = tlx.async_dot_wait(1, changes)
+            changes16 = (weights * (changes + deltas[None, :])).to(dtype)
+            dk = tlx.async_dot(changes16, qs[stage], dk)
+            # Two buffers of each consumer: the other one may still read those of the step before.
+            half = step % 2 * 2
+            tlx.local_store(dss[half + ME], changes16)
+            tlx.fence_async_shared()
+            tlx.named_barrier_wait(_MEETING, 256)
+            dq = tl.zeros((64, WIDTH), tl.float32)
+            for part in tl.static_range(2):
+                if BY_ROWS:
+                    ds = tlx.local_slice(dss[half + part], [0, ME * 64], [KEYS, 64])
+                    dq = tlx.async_dot(tlx.local_trans(ds), ks[part], dq)
+                else:
+                    k = tlx.local_slice(ks[part], [0, ME * WIDTH], [KEYS, WIDTH])
+                    dq = tlx.async_dot(tlx.local_trans(dss[half + part]), k, dq)
+            dv = tlx.async_dot_wait(3, dv)
+            dk = tlx.async_dot_wait(2, dk)
+            release(do_empty[stage])
+            release(q_empty[stage])
+            dq = tlx.async_dot_wait(0, dq)
+            tlx.async_descriptor_store_wait(0)
+            tlx.local_store(dqs[ME], dq)
+            tlx.fence_async_shared()
+            at = row + ME * 64 if BY_ROWS else row
+            to = 0 if BY_ROWS else ME * WIDTH
+            if PACKED:
+                tlx.async_descriptor_store(
+                    dq_desc, dqs[ME], [_END, end_q, head, _END - length_q + at, to],
+                    store_reduce="add",
+                )  # fmt: skip
             else:
-                k = tlx.local_slice(ks[part], [0, ME * WIDTH], [KEYS, WIDTH])
-                dq = tlx.async_dot(tlx.local_trans(dss[half + part]), k, dq)
-        dv = tlx.async_dot_wait(3, dv)
-        tlx.barrier_arrive(do_empty[stage])
-        dk = tlx.async_dot_wait(2, dk)
-        tlx.barrier_arrive(q_empty[stage])
-        dq = tlx.async_dot_wait(0, dq)
-        tlx.async_descriptor_store_wait(0)
-        tlx.local_store(dqs[ME], dq)
-        tlx.fence_async_shared()
-        at = row + ME * 64 if BY_ROWS else row
-        to = 0 if BY_ROWS else ME * WIDTH
-        if PACKED:
-            tlx.async_descriptor_store(
-                dq_desc, dqs[ME], [_END, end_q, head, _END - length_q + at, to],
-                store_reduce="add",
-            )  # fmt: skip
-        else:
-            tlx.async_descriptor_store(dq_desc, dqs[ME], [batch, head, at, to], store_reduce="add")
+                tlx.async_descriptor_store(
+                    dq_desc, dqs[ME], [batch, head, at, to], store_reduce="add"
+                )
 
     # The other consumer has read these keys for the last time.
     tlx.named_barrier_wait(_MEETING, 256)
