@@ -18,6 +18,7 @@ from remora.kernels.attention_plain import (
     attention_plain,
 )
 from remora.kernels.attention_specialized import ROWS, attention_forward
+from remora.kernels.attention_narrow import NARROW
 
 _WHERE = "remora.kernels.attention"
 
@@ -53,6 +54,7 @@ class Config:
     o_parts: int = 1
     registers: int = 232
     pingpong: bool = True
+    narrow: bool = False
     lazy: bool = True
     release: bool = True
 
@@ -223,8 +225,10 @@ class Problem:
             wide, sums = self._in_fp32().forward()
             o.copy_(wide)
         elif _on_hopper(self.q):
-            arguments, constants, grid = self.specialized(o, sums, config or _CONFIGS[self.dim])
-            attention_forward[grid](*arguments, **constants)
+            config = config or _CONFIGS[self.dim]
+            arguments, constants, grid = self.specialized(o, sums, config)
+            kernel = NARROW[self.dim] if config.narrow else attention_forward
+            kernel[grid](*arguments, **constants)
         else:
             block_m, block_n = _plain_blocks(self.q, self.dim)
             attention_plain[(triton.cdiv(self.longest_q, block_m), self.batch * self.heads)](
@@ -270,14 +274,16 @@ class Problem:
 
         parts, packed = HEAD_DIMS[self.dim], self.packed is not None
         descriptors: list[Any] = []
-        for x, rows, cut in (
-            (self.q, ROWS.value, 1), (self.k, config.block_n, 1), (self.v, config.block_n, 1),
-            (o, ROWS.value, config.o_parts),
+        out = (triton.next_power_of_2(self.dim), 0) if config.narrow else parts
+        for x, rows, columns in (
+            (self.q, ROWS.value, parts), (self.k, config.block_n, parts),
+            (self.v, config.block_n, out),
+            (o, ROWS.value, (out[0] // config.o_parts, out[1])),
         ):  # fmt: skip
             described = described_by_rows(x)
             descriptors += [
-                _descriptor(described, rows, part // cut, packed=packed) if part else None
-                for part in parts
+                _descriptor(described, rows, part, packed=packed) if part else None
+                for part in columns
             ]
         block_m = ROWS.value * config.consumers
         tiles = triton.cdiv(self.longest_q, block_m) * self.batch * self.heads
@@ -294,7 +300,7 @@ class Problem:
             *self.extents,
         ]  # fmt: skip
         constants = {
-            **self.constants, "DIM0": parts[0], "DIM1": parts[1],
+            **self.constants, "DIM0": parts[0], "DIM1": parts[1], "OUT0": out[0], "OUT1": out[1],
             "CONSUMERS": config.consumers, "BLOCK_N": config.block_n, "STAGES": config.stages,
             "Q_STAGES": config.q_stages, "O_PARTS": config.o_parts,
             "REGISTERS": config.registers, "PINGPONG": config.pingpong, "LAZY": config.lazy, "RELEASE": config.release,

@@ -34,7 +34,8 @@ _LN2 = tl.constexpr(0.6931471805599453)
 def attention_forward(
     q0_desc, q1_desc, k0_desc, k1_desc, v0_desc, v1_desc, o0_desc, o1_desc, sums, tickets,
     begins_q, begins_k, scale, BATCH, HEADS, LENGTH_Q, LENGTH_K, TOTAL_Q, left, right,
-    GROUP: tl.constexpr, DIM0: tl.constexpr, DIM1: tl.constexpr, CONSUMERS: tl.constexpr,
+    GROUP: tl.constexpr, DIM0: tl.constexpr, DIM1: tl.constexpr, OUT0: tl.constexpr,
+    OUT1: tl.constexpr, CONSUMERS: tl.constexpr,
     BLOCK_N: tl.constexpr, STAGES: tl.constexpr, Q_STAGES: tl.constexpr, O_PARTS: tl.constexpr,
     REGISTERS: tl.constexpr, PINGPONG: tl.constexpr, LAZY: tl.constexpr, RELEASE: tl.constexpr, HEADS_AT_ONCE: tl.constexpr,
     LEFT: tl.constexpr, RIGHT: tl.constexpr, TAIL: tl.constexpr, LOWER: tl.constexpr,
@@ -42,8 +43,8 @@ def attention_forward(
 ):  # fmt: skip
     """``O = softmax(scale * Q @ K.T) @ V`` for each head, over the keys that a query may see.
 
-    The head dimension is DIM0 + DIM1, each a power of two, DIM1 0 where one is enough; the
-    descriptors end in 0 and 1 for the two parts. They are of (batch, heads, length, dimension)
+    The head dimension is DIM0 + DIM1 (q, k) and OUT0 + OUT1 (v, o), each a power of two, the
+    second 0 where one is enough; the descriptors end in 0 and 1 for the two parts. They are of (batch, heads, length, dimension)
     in blocks of (1, 1, rows, part), 64 rows (q, o) and BLOCK_N rows (k, v), of o only DIM0 //
     O_PARTS columns; with PACKED as ``attention.ragged`` makes them, and the sequences begin at
     begins_q and begins_k (i32, BATCH + 1). k and v have HEADS // GROUP heads. sums: fp32,
@@ -57,17 +58,17 @@ def attention_forward(
     Grid: any number of programs. Q_STAGES: buffers of queries, for 1 or 2 tiles.
     """
     SIZE: tl.constexpr = tlx.size_of(tlx.dtype_of(q0_desc))
-    SECOND: tl.constexpr = DIM1 if DIM1 > 0 else 16  # a buffer has some extent
     q0 = tlx.local_alloc((ROWS, DIM0), tlx.dtype_of(q0_desc), CONSUMERS * Q_STAGES)
     k0 = tlx.local_alloc((BLOCK_N, DIM0), tlx.dtype_of(k0_desc), STAGES)
-    v0 = tlx.local_alloc((BLOCK_N, DIM0), tlx.dtype_of(v0_desc), STAGES)
-    o0 = tlx.local_alloc((ROWS, DIM0 // O_PARTS), tlx.dtype_of(o0_desc), CONSUMERS)
+    v0 = tlx.local_alloc((BLOCK_N, OUT0), tlx.dtype_of(v0_desc), STAGES)
+    o0 = tlx.local_alloc((ROWS, OUT0 // O_PARTS), tlx.dtype_of(o0_desc), CONSUMERS)
     q1, k1, v1, o1 = q0, k0, v0, o0
     if DIM1 > 0:
-        q1 = tlx.local_alloc((ROWS, SECOND), tlx.dtype_of(q0_desc), CONSUMERS * Q_STAGES)
-        k1 = tlx.local_alloc((BLOCK_N, SECOND), tlx.dtype_of(k0_desc), STAGES)
-        v1 = tlx.local_alloc((BLOCK_N, SECOND), tlx.dtype_of(v0_desc), STAGES)
-        o1 = tlx.local_alloc((ROWS, SECOND), tlx.dtype_of(o0_desc), CONSUMERS)
+        q1 = tlx.local_alloc((ROWS, DIM1), tlx.dtype_of(q0_desc), CONSUMERS * Q_STAGES)
+        k1 = tlx.local_alloc((BLOCK_N, DIM1), tlx.dtype_of(k0_desc), STAGES)
+    if OUT1 > 0:
+        v1 = tlx.local_alloc((BLOCK_N, OUT1), tlx.dtype_of(v0_desc), STAGES)
+        o1 = tlx.local_alloc((ROWS, OUT1), tlx.dtype_of(o0_desc), CONSUMERS)
     q_full = tlx.alloc_barriers(CONSUMERS * Q_STAGES, 1)
     q_empty = tlx.alloc_barriers(CONSUMERS * Q_STAGES, 1)
     k_full, k_empty = tlx.alloc_barriers(STAGES, 1), tlx.alloc_barriers(STAGES, CONSUMERS)
@@ -81,7 +82,7 @@ def attention_forward(
                 q0, q1, k0, k1, v0, v1, o0, o1, q_full, q_empty, k_full, k_empty, v_full, v_empty,
                 numbers, drawn, read, o0_desc, o1_desc, sums, begins_q, begins_k,
                 scale, BATCH, HEADS, LENGTH_Q, LENGTH_K, TOTAL_Q, left, right, 0,
-                DIM0, DIM1, CONSUMERS, BLOCK_N, STAGES, Q_STAGES, O_PARTS, PINGPONG, LAZY, RELEASE,
+                DIM0, DIM1, OUT0, OUT1, CONSUMERS, BLOCK_N, STAGES, Q_STAGES, O_PARTS, PINGPONG, LAZY, RELEASE,
                 HEADS_AT_ONCE, LEFT, RIGHT, TAIL, LOWER, PACKED,
             )  # fmt: skip
         with tlx.async_task(num_warps=4, num_regs=REGISTERS, replicate=CONSUMERS - 1):
@@ -90,7 +91,7 @@ def attention_forward(
                 numbers, drawn, read, o0_desc, o1_desc, sums, begins_q, begins_k,
                 scale, BATCH, HEADS, LENGTH_Q, LENGTH_K, TOTAL_Q, left, right,
                 tlx.async_task_replica_id() + 1,
-                DIM0, DIM1, CONSUMERS, BLOCK_N, STAGES, Q_STAGES, O_PARTS, PINGPONG, LAZY, RELEASE,
+                DIM0, DIM1, OUT0, OUT1, CONSUMERS, BLOCK_N, STAGES, Q_STAGES, O_PARTS, PINGPONG, LAZY, RELEASE,
                 HEADS_AT_ONCE, LEFT, RIGHT, TAIL, LOWER, PACKED,
             )  # fmt: skip
         with tlx.async_task(num_warps=1, num_regs=24 if CONSUMERS > 2 else 40):
@@ -138,10 +139,10 @@ def attention_forward(
                         length_k, end_k, k_full[stage], DIM0, DIM1, PACKED,
                     )  # fmt: skip
                     tlx.barrier_wait(v_empty[stage], phase)
-                    tlx.barrier_expect_bytes(v_full[stage], BLOCK_N * (DIM0 + DIM1) * SIZE)
+                    tlx.barrier_expect_bytes(v_full[stage], BLOCK_N * (OUT0 + OUT1) * SIZE)
                     _copy(
                         v0_desc, v1_desc, v0[stage], v1[stage], batch, head // GROUP, column,
-                        length_k, end_k, v_full[stage], DIM0, DIM1, PACKED,
+                        length_k, end_k, v_full[stage], OUT0, OUT1, PACKED,
                     )  # fmt: skip
                     at += 1
                 turn += 1
@@ -320,7 +321,8 @@ def _consume(
     q0, q1, k0, k1, v0, v1, o0, o1, q_full, q_empty, k_full, k_empty, v_full, v_empty,
     numbers, drawn, read, o0_desc, o1_desc, sums, begins_q, begins_k,
     scale, BATCH, HEADS, LENGTH_Q, LENGTH_K, TOTAL_Q, left, right,
-    ME: tl.constexpr, DIM0: tl.constexpr, DIM1: tl.constexpr, CONSUMERS: tl.constexpr,
+    ME: tl.constexpr, DIM0: tl.constexpr, DIM1: tl.constexpr, OUT0: tl.constexpr,
+    OUT1: tl.constexpr, CONSUMERS: tl.constexpr,
     BLOCK_N: tl.constexpr, STAGES: tl.constexpr, Q_STAGES: tl.constexpr, O_PARTS: tl.constexpr,
     PINGPONG: tl.constexpr, LAZY: tl.constexpr, RELEASE: tl.constexpr, HEADS_AT_ONCE: tl.constexpr,
     LEFT: tl.constexpr, RIGHT: tl.constexpr, TAIL: tl.constexpr, LOWER: tl.constexpr,
@@ -350,8 +352,8 @@ def _consume(
             row, length_q, length_k, left, right, BLOCK_M, BLOCK_N, LEFT, RIGHT, LOWER
         )
         row += ME * ROWS
-        acc0 = tl.zeros((ROWS, DIM0), tl.float32)
-        acc1 = tl.zeros((ROWS, DIM1 if DIM1 > 0 else 16), tl.float32)
+        acc0 = tl.zeros((ROWS, OUT0), tl.float32)
+        acc1 = tl.zeros((ROWS, OUT1 if OUT1 > 0 else 16), tl.float32)
         tlx.barrier_wait(q_full[ME], 0)
         tlx.barrier_wait(k_full[0], 0)
         scores = _scores(q0[ME], q1[ME], k0[0], k1[0], DIM1)
@@ -396,11 +398,11 @@ def _consume(
                 tlx.named_barrier_wait(_TURN + ME, 256)
             scores = _scores(q0[place], q1[place], k0[stage], k1[stage], DIM1)
             acc0 = tlx.async_dot(weights16, v0[before], acc0)
-            if DIM1 > 0:
+            if OUT1 > 0:
                 acc1 = tlx.async_dot(weights16, v1[before], acc1)
             if PINGPONG:
                 tlx.named_barrier_arrive(NEXT, 256)
-            scores = tlx.async_dot_wait(1 if DIM1 == 0 else 2, scores)
+            scores = tlx.async_dot_wait(1 if OUT1 == 0 else 2, scores)
             _release(k_empty[stage], RELEASE)
             if step + 1 == steps:
                 _release(q_empty[place], RELEASE)
@@ -419,17 +421,17 @@ def _consume(
             # and would else work out the weights after the products, not beside them.
             tlx.barrier_wait(v_full[stage], ((at + 1) // STAGES) & 1)
             acc0 = tlx.async_dot_wait(0, acc0)
-            if DIM1 > 0:
+            if OUT1 > 0:
                 acc1 = tlx.async_dot_wait(0, acc1)
             _release(v_empty[before], RELEASE)
             if is_last:
                 _finish(
                     acc0, acc1, highest, total, o0[ME], o1[ME], o0_desc, o1_desc, sums,
                     old_batch, old_head, old_row, old_length, old_end, HEADS, LENGTH_Q, TOTAL_Q,
-                    DIM0, DIM1, O_PARTS, MASKED, PACKED,
+                    OUT0, OUT1, O_PARTS, MASKED, PACKED,
                 )  # fmt: skip
-                acc0 = tl.zeros((ROWS, DIM0), tl.float32)
-                acc1 = tl.zeros((ROWS, DIM1 if DIM1 > 0 else 16), tl.float32)
+                acc0 = tl.zeros((ROWS, OUT0), tl.float32)
+                acc1 = tl.zeros((ROWS, OUT1 if OUT1 > 0 else 16), tl.float32)
                 total = sum_
             else:
                 if grown:
@@ -438,7 +440,7 @@ def _consume(
                         base = tl.where(higher == float("-inf"), 0.0, higher)
                     shrink = tl.math.exp2(highest - base)
                     acc0 = acc0 * shrink[:, None]
-                    if DIM1 > 0:
+                    if OUT1 > 0:
                         acc1 = acc1 * shrink[:, None]
                     total = total * shrink
                 total = total + sum_
@@ -451,14 +453,14 @@ def _consume(
 
         before = at % STAGES
         acc0 = tlx.async_dot(weights16, v0[before], acc0)
-        if DIM1 > 0:
+        if OUT1 > 0:
             acc1 = tlx.async_dot(weights16, v1[before], acc1)
             acc1 = tlx.async_dot_wait(0, acc1)
         acc0 = tlx.async_dot_wait(0, acc0)
         _finish(
             acc0, acc1, highest, total, o0[ME], o1[ME], o0_desc, o1_desc, sums,
             batch, head, row, length_q, end_q, HEADS, LENGTH_Q, TOTAL_Q,
-            DIM0, DIM1, O_PARTS, MASKED, PACKED,
+            OUT0, OUT1, O_PARTS, MASKED, PACKED,
         )  # fmt: skip
         tlx.async_descriptor_store_wait(0)
 
@@ -467,7 +469,7 @@ def _consume(
 def _finish(
     acc0, acc1, highest, total, o0, o1, o0_desc, o1_desc, sums,
     batch, head, row, length_q, end_q, HEADS, LENGTH_Q, TOTAL_Q,
-    DIM0: tl.constexpr, DIM1: tl.constexpr, O_PARTS: tl.constexpr, MASKED: tl.constexpr,
+    OUT0: tl.constexpr, OUT1: tl.constexpr, O_PARTS: tl.constexpr, MASKED: tl.constexpr,
     PACKED: tl.constexpr,
 ):  # fmt: skip
     """Store 64 rows of the result, and the logarithms of their sums."""
@@ -483,13 +485,13 @@ def _finish(
     if O_PARTS == 1:
         _store(acc0, o0, o0_desc, batch, head, row, 0, length_q, end_q, PACKED)
     else:
-        halves = tl.permute(tl.reshape(acc0, (ROWS, 2, DIM0 // 2)), (0, 2, 1))
+        halves = tl.permute(tl.reshape(acc0, (ROWS, 2, OUT0 // 2)), (0, 2, 1))
         left, right = tl.split(halves)
         _store(left, o0, o0_desc, batch, head, row, 0, length_q, end_q, PACKED)
-        _store(right, o0, o0_desc, batch, head, row, DIM0 // 2, length_q, end_q, PACKED)
-    if DIM1 > 0:
+        _store(right, o0, o0_desc, batch, head, row, OUT0 // 2, length_q, end_q, PACKED)
+    if OUT1 > 0:
         _store(
-            acc1 * inverse[:, None], o1, o1_desc, batch, head, row, DIM0, length_q, end_q, PACKED
+            acc1 * inverse[:, None], o1, o1_desc, batch, head, row, OUT0, length_q, end_q, PACKED
         )  # fmt: skip
 
 
