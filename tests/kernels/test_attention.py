@@ -69,9 +69,11 @@ def forward(
         attention_forward, "cuda:90", **kinds, sums="*fp32",
         tickets="*i32" if packed or left or right else None, begins_q=begins, begins_k=begins,
         scale="fp32", BATCH="i32", HEADS="i32", LENGTH_Q="i32", LENGTH_K="i32", TOTAL_Q="i32",
-        left="i32", right="i32", GROUP=1, DIM0=first, DIM1=second, OUT0=first, OUT1=second, CONSUMERS=config.consumers,
+        left="i32", right="i32", GROUP=1, DIM0=first, DIM1=second, OUT0=first, OUT1=second, 
+        CONSUMERS=config.consumers,
         BLOCK_N=config.block_n, STAGES=config.stages, Q_STAGES=config.q_stages,
-        O_PARTS=config.o_parts, REGISTERS=config.registers, PINGPONG=config.pingpong, LAZY=True, RELEASE=True,
+        O_PARTS=config.o_parts, REGISTERS=config.registers, PINGPONG=config.pingpong,
+        LAZY=True, RELEASE=True,
         HEADS_AT_ONCE=8 if right else 0, LEFT=left, RIGHT=right, TAIL=tail, LOWER=packed,
         PACKED=packed,
     )  # fmt: skip

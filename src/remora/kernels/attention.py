@@ -11,6 +11,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from remora.errors import KernelArgumentError
 from remora.kernels.attention_backward import attention_backward, negatives_of
+from remora.kernels.attention_narrow import forward_of
 from remora.kernels.attention_plain import (
     attention_backward_keys,
     attention_backward_queries,
@@ -18,7 +19,6 @@ from remora.kernels.attention_plain import (
     attention_plain,
 )
 from remora.kernels.attention_specialized import ROWS, attention_forward
-from remora.kernels.attention_narrow import NARROW
 
 _WHERE = "remora.kernels.attention"
 
@@ -227,7 +227,7 @@ class Problem:
         elif _on_hopper(self.q):
             config = config or _CONFIGS[self.dim]
             arguments, constants, grid = self.specialized(o, sums, config)
-            kernel = NARROW[self.dim] if config.narrow else attention_forward
+            kernel = forward_of(self.dim) if config.narrow else attention_forward
             kernel[grid](*arguments, **constants)
         else:
             block_m, block_n = _plain_blocks(self.q, self.dim)
@@ -303,7 +303,8 @@ class Problem:
             **self.constants, "DIM0": parts[0], "DIM1": parts[1], "OUT0": out[0], "OUT1": out[1],
             "CONSUMERS": config.consumers, "BLOCK_N": config.block_n, "STAGES": config.stages,
             "Q_STAGES": config.q_stages, "O_PARTS": config.o_parts,
-            "REGISTERS": config.registers, "PINGPONG": config.pingpong, "LAZY": config.lazy, "RELEASE": config.release,
+            "REGISTERS": config.registers, "PINGPONG": config.pingpong,
+            "LAZY": config.lazy, "RELEASE": config.release,
             "HEADS_AT_ONCE": together, "TAIL": packed or self.longest_k % config.block_n != 0,
             "num_warps": 4,
         }  # fmt: skip
@@ -329,23 +330,21 @@ class Problem:
             return dq, dk, dv
         q, k, v = self.q, self.k, self.v
         deltas = torch.empty_like(sums)
-        block_m, block_n = _plain_blocks(q, self.dim)
         both = self.batch * self.heads
         attention_deltas[(triton.cdiv(self.longest_q, 128), both)](
             o, do, deltas, self.begins[0], *_strides(o, do), self.heads, self.longest_q, self.total,
             DIM=self.dim, BLOCK_M=128, PACKED=self.packed is not None,
         )  # fmt: skip
-        shared = {
-            **self.constants, "DIM": self.dim, "BLOCK_M": block_m, "BLOCK_N": block_n,
-            "num_stages": 2,
-        }  # fmt: skip
-        attention_backward_keys[(triton.cdiv(self.longest_k, block_n), both // self.group)](
+        # What keeps two or one accumulator of so many columns in registers.
+        small, warps = (32, 8) if self.dim > 128 else (64, 4)
+        shared = {**self.constants, "DIM": self.dim, "num_warps": warps, "num_stages": 2}
+        attention_backward_keys[(triton.cdiv(self.longest_k, 64), both // self.group)](
             q, k, v, do, dk, dv, sums, deltas, *self.begins, self.scale,
-            *_strides(q, k, v, do, dk, dv), *self.extents, **shared,
+            *_strides(q, k, v, do, dk, dv), *self.extents, **shared, BLOCK_M=small, BLOCK_N=64,
         )  # fmt: skip
-        attention_backward_queries[(triton.cdiv(self.longest_q, block_m), both)](
+        attention_backward_queries[(triton.cdiv(self.longest_q, 64), both)](
             q, k, v, do, dq, sums, deltas, *self.begins, self.scale,
-            *_strides(q, k, v, do, dq), *self.extents, **shared,
+            *_strides(q, k, v, do, dq), *self.extents, **shared, BLOCK_M=64, BLOCK_N=small,
         )  # fmt: skip
         return dq, dk, dv
 

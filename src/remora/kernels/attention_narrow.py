@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from functools import cache
+from typing import Any
 
 import triton
 
 from remora.errors import PipelineError
-from remora.kernels.attention_specialized import attention_forward
+from remora.kernels.attention_specialized import _EXTENTS, attention_forward
 from remora.pipeline import Pipeline, attach
 
 #: The values' products: the first operand is in registers. Scores have it in shared memory.
@@ -49,10 +51,12 @@ def _to_96(text: str, compile_: Callable[[str], str]) -> str:
     return narrowed(compile_(text), 96)
 
 
-#: ``attention_forward`` by head dimension.
-NARROW = {
-    dim: attach(Pipeline(f"products of {dim} columns").override("ptx", edit))(
-        triton.jit(do_not_specialize=attention_forward.do_not_specialize)(attention_forward.fn)
-    )
-    for dim, edit in ((80, _to_80), (96, _to_96))
-}
+_EDITS = {80: _to_80, 96: _to_96}
+
+
+@cache
+def forward_of(dim: int) -> Any:
+    """``attention_forward`` for a head dimension of ``_EDITS``, with values of 128 columns."""
+    kernel = triton.jit(do_not_specialize=_EXTENTS)(attention_forward.fn)
+    pipeline = Pipeline(f"products of {dim} columns").override("ptx", _EDITS[dim])
+    return attach(pipeline)(kernel)

@@ -76,7 +76,11 @@ def _keys_of(
     return begin, end
 
 
-@triton.jit
+#: Not worth a kernel each: nothing depends on what divides them.
+_EXTENTS = ["HEADS", "LENGTH_Q", "LENGTH_K", "TOTAL_Q", "left", "right"]
+
+
+@triton.jit(do_not_specialize=_EXTENTS)
 def attention_plain(
     q, k, v, o, sums, begins_q, begins_k, scale,
     stride_qb, stride_qh, stride_qn, stride_qd, stride_kb, stride_kh, stride_kn, stride_kd,
@@ -138,15 +142,14 @@ def attention_plain(
         total = tl.where(none, 1.0, total)
         at, there = _rows(os, row, length_q, stride_on, stride_od, BLOCK_M, DIM)
         tl.store(at, (acc / total[:, None]).to(o.dtype.element_ty), mask=there)
+        logarithms = tl.where(none, float("-inf"), (highest + tl.math.log2(total)) * _LN2)
         at_sums = both.to(tl.int64) * LENGTH_Q
         if PACKED:
             at_sums = head.to(tl.int64) * TOTAL_Q + begin_q
-        tl.store(
-            sums + at_sums + rows, (highest + tl.math.log2(total)) * _LN2, mask=rows < length_q
-        )
+        tl.store(sums + at_sums + rows, logarithms, mask=rows < length_q)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["HEADS", "LENGTH_Q", "TOTAL_Q"])
 def attention_deltas(
     o, do, deltas, begins_q,
     stride_ob, stride_oh, stride_on, stride_od, stride_db, stride_dh, stride_dn, stride_dd,
@@ -181,7 +184,7 @@ def _gradients(
     return weights, weights * (changes - delta[:, None])
 
 
-@triton.jit
+@triton.jit(do_not_specialize=_EXTENTS)
 def attention_backward_keys(
     q, k, v, do, dk, dv, sums, deltas, begins_q, begins_k, scale,
     stride_qb, stride_qh, stride_qn, stride_qd, stride_kb, stride_kh, stride_kn, stride_kd,
@@ -252,7 +255,7 @@ def attention_backward_keys(
         tl.store(at, dvs.to(dv.dtype.element_ty), mask=there)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=_EXTENTS)
 def attention_backward_queries(
     q, k, v, do, dq, sums, deltas, begins_q, begins_k, scale,
     stride_qb, stride_qh, stride_qn, stride_qd, stride_kb, stride_kh, stride_kn, stride_kd,

@@ -21,7 +21,7 @@ ROWS = tl.constexpr(64)
 # consumer; Triton's own begin at 0.
 _TURN = tl.constexpr(8)
 
-# Where rows of packed sequences end, in a descriptor: see ``attention.ragged``.
+# Where rows of packed sequences end, in a descriptor: see ``attention._descriptor``.
 _END = tl.constexpr(1 << 30)
 
 # Not worth a kernel each: nothing depends on what divides them.
@@ -37,25 +37,28 @@ def attention_forward(
     GROUP: tl.constexpr, DIM0: tl.constexpr, DIM1: tl.constexpr, OUT0: tl.constexpr,
     OUT1: tl.constexpr, CONSUMERS: tl.constexpr,
     BLOCK_N: tl.constexpr, STAGES: tl.constexpr, Q_STAGES: tl.constexpr, O_PARTS: tl.constexpr,
-    REGISTERS: tl.constexpr, PINGPONG: tl.constexpr, LAZY: tl.constexpr, RELEASE: tl.constexpr, HEADS_AT_ONCE: tl.constexpr,
+    REGISTERS: tl.constexpr, PINGPONG: tl.constexpr, LAZY: tl.constexpr,
+    RELEASE: tl.constexpr, HEADS_AT_ONCE: tl.constexpr,
     LEFT: tl.constexpr, RIGHT: tl.constexpr, TAIL: tl.constexpr, LOWER: tl.constexpr,
     PACKED: tl.constexpr,
 ):  # fmt: skip
     """``O = softmax(scale * Q @ K.T) @ V`` for each head, over the keys that a query may see.
 
     The head dimension is DIM0 + DIM1 (q, k) and OUT0 + OUT1 (v, o), each a power of two, the
-    second 0 where one is enough; the descriptors end in 0 and 1 for the two parts. They are of (batch, heads, length, dimension)
-    in blocks of (1, 1, rows, part), 64 rows (q, o) and BLOCK_N rows (k, v), of o only DIM0 //
-    O_PARTS columns; with PACKED as ``attention.ragged`` makes them, and the sequences begin at
-    begins_q and begins_k (i32, BATCH + 1). k and v have HEADS // GROUP heads. sums: fp32,
-    (BATCH, HEADS, LENGTH_Q), or (HEADS, TOTAL_Q) with PACKED: the logarithm of each row's sum,
-    -inf where a row sees no key. scale: times log2(e), not negative.
+    second 0 where one is enough; the descriptors end in 0 and 1 for the two parts. They are of
+    (batch, heads, length, dimension) in blocks of (1, 1, rows, part), 64 rows (q, o) and BLOCK_N
+    rows (k, v), of o only OUT0 // O_PARTS columns; with PACKED as ``attention._descriptor``
+    makes them, and the sequences begin at begins_q and begins_k (i32, BATCH + 1). k and v have
+    HEADS // GROUP heads. sums: fp32, (BATCH, HEADS, LENGTH_Q), or (HEADS, TOTAL_Q) with PACKED:
+    the logarithm of each row's sum, -inf where a row sees no key. scale: times log2(e), positive.
 
     Query i sees key j where i + d - left <= j <= i + d + right, if LEFT, RIGHT; d is 0, or with
     LOWER what the keys are more than the queries. TAIL: whether some length is no multiple of
     BLOCK_N. HEADS_AT_ONCE: heads that are worked on together, longest rows first; 0: one after
     the other. tickets: i32, one zero, from which programs draw tiles; None: each has every n-th.
-    Grid: any number of programs. Q_STAGES: buffers of queries, for 1 or 2 tiles.
+    Grid: any number of programs. Q_STAGES: buffers of queries, for 1 or 2 tiles. LAZY: what is
+    accumulated is made relative to a row's highest score only where that has grown by more than
+    8, in base 2 (FlashAttention-4 does so). RELEASE: see ``warp_group.release``.
     """
     SIZE: tl.constexpr = tlx.size_of(tlx.dtype_of(q0_desc))
     q0 = tlx.local_alloc((ROWS, DIM0), tlx.dtype_of(q0_desc), CONSUMERS * Q_STAGES)
@@ -82,8 +85,8 @@ def attention_forward(
                 q0, q1, k0, k1, v0, v1, o0, o1, q_full, q_empty, k_full, k_empty, v_full, v_empty,
                 numbers, drawn, read, o0_desc, o1_desc, sums, begins_q, begins_k,
                 scale, BATCH, HEADS, LENGTH_Q, LENGTH_K, TOTAL_Q, left, right, 0,
-                DIM0, DIM1, OUT0, OUT1, CONSUMERS, BLOCK_N, STAGES, Q_STAGES, O_PARTS, PINGPONG, LAZY, RELEASE,
-                HEADS_AT_ONCE, LEFT, RIGHT, TAIL, LOWER, PACKED,
+                DIM0, DIM1, OUT0, OUT1, CONSUMERS, BLOCK_N, STAGES, Q_STAGES, O_PARTS, PINGPONG,
+                LAZY, RELEASE, HEADS_AT_ONCE, LEFT, RIGHT, TAIL, LOWER, PACKED,
             )  # fmt: skip
         with tlx.async_task(num_warps=4, num_regs=REGISTERS, replicate=CONSUMERS - 1):
             _consume(
@@ -91,8 +94,8 @@ def attention_forward(
                 numbers, drawn, read, o0_desc, o1_desc, sums, begins_q, begins_k,
                 scale, BATCH, HEADS, LENGTH_Q, LENGTH_K, TOTAL_Q, left, right,
                 tlx.async_task_replica_id() + 1,
-                DIM0, DIM1, OUT0, OUT1, CONSUMERS, BLOCK_N, STAGES, Q_STAGES, O_PARTS, PINGPONG, LAZY, RELEASE,
-                HEADS_AT_ONCE, LEFT, RIGHT, TAIL, LOWER, PACKED,
+                DIM0, DIM1, OUT0, OUT1, CONSUMERS, BLOCK_N, STAGES, Q_STAGES, O_PARTS, PINGPONG,
+                LAZY, RELEASE, HEADS_AT_ONCE, LEFT, RIGHT, TAIL, LOWER, PACKED,
             )  # fmt: skip
         with tlx.async_task(num_warps=1, num_regs=24 if CONSUMERS > 2 else 40):
             at, turn = 0, 0
@@ -324,7 +327,8 @@ def _consume(
     ME: tl.constexpr, DIM0: tl.constexpr, DIM1: tl.constexpr, OUT0: tl.constexpr,
     OUT1: tl.constexpr, CONSUMERS: tl.constexpr,
     BLOCK_N: tl.constexpr, STAGES: tl.constexpr, Q_STAGES: tl.constexpr, O_PARTS: tl.constexpr,
-    PINGPONG: tl.constexpr, LAZY: tl.constexpr, RELEASE: tl.constexpr, HEADS_AT_ONCE: tl.constexpr,
+    PINGPONG: tl.constexpr, LAZY: tl.constexpr, RELEASE: tl.constexpr,
+    HEADS_AT_ONCE: tl.constexpr,
     LEFT: tl.constexpr, RIGHT: tl.constexpr, TAIL: tl.constexpr, LOWER: tl.constexpr,
     PACKED: tl.constexpr,
 ):  # fmt: skip
