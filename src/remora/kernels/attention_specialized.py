@@ -371,22 +371,22 @@ def _consume(
         total = tl.sum(weights, 1)
         weights16 = weights.to(dtype)
         tlx.barrier_wait(v_full[0], 0)
-        more = steps > 1
+        more, following = steps > 1, number
         if steps == 1:
             tlx.barrier_arrive(q_empty[ME])
-            number = _hear(numbers, drawn, read, 1)
-            more = number < tiles
+            following = _hear(numbers, drawn, read, 1)
+            more = following < tiles
 
         # Each time the weights of one step are there, and those of the next are worked out.
         while more:
             stage, before = (at + 1) % STAGES, at % STAGES
-            # What the results need of the tile that they are of.
-            old_batch, old_head, old_row, old_length, old_end = batch, head, row, length_q, end_q
+            before_this = number
             is_last = step + 1 == steps
             step += 1
             if is_last:
                 turn += 1
                 step = 0
+                number = following
                 batch, head, row = _tile(number, blocks, BATCH, HEADS, BLOCK_M, HEADS_AT_ONCE)
                 length_q, length_k, end_q, end_k = _extents(  # noqa: RUF059
                     begins_q, begins_k, batch, LENGTH_Q, LENGTH_K, PACKED
@@ -431,8 +431,8 @@ def _consume(
             if is_last:
                 _finish(
                     acc0, acc1, highest, total, o0[ME], o1[ME], o0_desc, o1_desc, sums,
-                    old_batch, old_head, old_row, old_length, old_end, HEADS, LENGTH_Q, TOTAL_Q,
-                    OUT0, OUT1, O_PARTS, MASKED, PACKED,
+                    begins_q, before_this, blocks, BATCH, HEADS, LENGTH_Q, TOTAL_Q,
+                    ME, BLOCK_M, HEADS_AT_ONCE, OUT0, OUT1, O_PARTS, MASKED, PACKED,
                 )  # fmt: skip
                 acc0 = tl.zeros((ROWS, OUT0), tl.float32)
                 acc1 = tl.zeros((ROWS, OUT1 if OUT1 > 0 else 16), tl.float32)
@@ -452,8 +452,8 @@ def _consume(
             weights16 = weights.to(dtype)
             at += 1
             if step + 1 == steps:
-                number = _hear(numbers, drawn, read, turn + 1)
-                more = number < tiles
+                following = _hear(numbers, drawn, read, turn + 1)
+                more = following < tiles
 
         before = at % STAGES
         acc0 = tlx.async_dot(weights16, v0[before], acc0)
@@ -463,8 +463,8 @@ def _consume(
         acc0 = tlx.async_dot_wait(0, acc0)
         _finish(
             acc0, acc1, highest, total, o0[ME], o1[ME], o0_desc, o1_desc, sums,
-            batch, head, row, length_q, end_q, HEADS, LENGTH_Q, TOTAL_Q,
-            OUT0, OUT1, O_PARTS, MASKED, PACKED,
+            begins_q, number, blocks, BATCH, HEADS, LENGTH_Q, TOTAL_Q,
+            ME, BLOCK_M, HEADS_AT_ONCE, OUT0, OUT1, O_PARTS, MASKED, PACKED,
         )  # fmt: skip
         tlx.async_descriptor_store_wait(0)
 
@@ -472,11 +472,17 @@ def _consume(
 @triton.jit
 def _finish(
     acc0, acc1, highest, total, o0, o1, o0_desc, o1_desc, sums,
-    batch, head, row, length_q, end_q, HEADS, LENGTH_Q, TOTAL_Q,
-    OUT0: tl.constexpr, OUT1: tl.constexpr, O_PARTS: tl.constexpr, MASKED: tl.constexpr,
-    PACKED: tl.constexpr,
+    begins_q, number, blocks, BATCH, HEADS, LENGTH_Q, TOTAL_Q,
+    ME: tl.constexpr, BLOCK_M: tl.constexpr, HEADS_AT_ONCE: tl.constexpr, OUT0: tl.constexpr,
+    OUT1: tl.constexpr, O_PARTS: tl.constexpr, MASKED: tl.constexpr, PACKED: tl.constexpr,
 ):  # fmt: skip
     """Store 64 rows of the result, and the logarithms of their sums."""
+    batch, head, row = _tile(number, blocks, BATCH, HEADS, BLOCK_M, HEADS_AT_ONCE)
+    row += ME * ROWS
+    length_q, end_q = LENGTH_Q, LENGTH_Q
+    if PACKED:
+        end_q = tl.load(begins_q + batch + 1)
+        length_q = end_q - tl.load(begins_q + batch)
     inverse = 1.0 / total
     if MASKED:
         inverse = tl.where(total == 0.0, 0.0, inverse)
