@@ -362,7 +362,7 @@ class Problem:
             rows = (self.heads, padded)
         lows, deltas = (torch.empty(rows, dtype=torch.float32, device=o.device) for _ in range(2))
         both = self.batch * self.heads
-        negatives_of[(triton.cdiv(self.longest_q, 64), both)](
+        negatives_of[(2 * triton.cdiv(self.longest_q, 128), both)](
             o, do, sums, lows, deltas, self.begins[0], *_strides(o, do),
             self.heads, self.longest_q, self.total, padded,
             DIM=self.dim, BLOCK_M=64, PACKED=packed,

@@ -387,7 +387,9 @@ def _consume(
                 turn += 1
                 step = 0
                 number = following
-                batch, head, row = _tile(number, blocks, BATCH, HEADS, BLOCK_M, HEADS_AT_ONCE)
+                batch, head, row = _tile(  # noqa: RUF059
+                    number, blocks, BATCH, HEADS, BLOCK_M, HEADS_AT_ONCE
+                )
                 length_q, length_k, end_q, end_k = _extents(  # noqa: RUF059
                     begins_q, begins_k, batch, LENGTH_Q, LENGTH_K, PACKED
                 )
