@@ -60,11 +60,12 @@ def spills(text: str) -> int:
 
 
 def forward(
-    dim: int, *, packed: bool = False, left: bool = False, right: bool = False, tail: bool = False
-) -> Any:
+    dim: int, *, packed: bool = False, left: bool = False, right: bool = False,
+    tail: bool = False, narrow: bool = False,
+) -> Any:  # fmt: skip
     """As ``attention`` launches it; where values are padded, before its PTX is edited."""
     config, (first, second) = _CONFIGS[dim], HEAD_DIMS[dim]
-    out, out1 = (128, 0) if config.narrow else (first, second)
+    out, out1 = (128, 0) if narrow else (first, second)
     kinds: dict[str, Any] = {}
     for name, rows, columns in (
         ("q", 64, (first, second)), ("k", config.block_n, (first, second)),
@@ -82,7 +83,7 @@ def forward(
         CONSUMERS=config.consumers,
         BLOCK_N=config.block_n, STAGES=config.stages, Q_STAGES=config.q_stages,
         O_PARTS=config.o_parts, REGISTERS=config.registers, PINGPONG=config.pingpong,
-        LAZY=True, RELEASE=True,
+        LAZY=config.lazy, RELEASE=config.release,
         HEADS_AT_ONCE=8 if right else 0, LEFT=left, RIGHT=right, TAIL=tail, LOWER=packed,
         PACKED=packed,
     )  # fmt: skip
@@ -98,13 +99,13 @@ def test_forward(dim: int, causal: bool) -> None:
     assert compiled.metadata.shared <= 227 << 10
     ptx = compiled.asm["ptx"]
     # In each consumer's loop the values of the step before are added beside the softmax.
-    pending = "1" if _CONFIGS[dim].narrow or HEAD_DIMS[dim][1] == 0 else "2"
+    pending = "1" if HEAD_DIMS[dim][1] == 0 else "2"
     waits = instructions(ptx, r"wgmma\.wait_group\.sync\.aligned\s+(\d)")
     assert waits.count(pending) == _CONFIGS[dim].consumers
     code = sass(compiled)
     assert _weights_before_the_wait(code) == _CONFIGS[dim].consumers
-    # Three consumers have 160 registers each; what is spilled are scalars.
-    assert spills(code) <= (0 if dim not in (64, 256) else 60 * _CONFIGS[dim].consumers)
+    # Three consumers have 160 registers each; what is spilled are scalars, most outside of loops.
+    assert spills(code) <= (0 if dim not in (64, 256) else 100 * _CONFIGS[dim].consumers)
 
 
 def _weights_before_the_wait(code: str) -> int:
@@ -126,7 +127,7 @@ def test_products_of_96_columns() -> None:
     """The PTX with them is machine code with them, where there are values."""
     from triton.backends.nvidia.compiler import get_ptxas
 
-    padded = forward(96).asm["ptx"]
+    padded = forward(96, narrow=True).asm["ptx"]
     ptx = narrowed(padded, 96)
     shapes = Counter(re.findall(r"wgmma\.mma_async\.sync\.aligned\.(m\w+)\.", ptx))
     before = Counter(re.findall(r"wgmma\.mma_async\.sync\.aligned\.(m\w+)\.", padded))

@@ -44,7 +44,8 @@ class Config:
     block_n: keys of a step. stages: buffers of keys, and of values. consumers: 2 or 3, of 64
     queries each. q_stages: 1 or 2 tiles of queries that are there at a time. o_parts: 1 or 2,
     the parts in which a result is stored. registers: of a consumer's thread. pingpong: whether
-    consumers take turns in issuing products.
+    consumers take turns in issuing products. narrow: for dimensions 80 and 96, whether values
+    have products of as many columns. lazy, release: see ``attention_forward``.
     """
 
     block_n: int
@@ -60,7 +61,7 @@ class Config:
 
 
 _CONFIGS = {
-    64: Config(128, consumers=3, registers=160),
+    64: Config(128, consumers=3, registers=160, lazy=False),
     80: Config(128),
     96: Config(128),
     128: Config(128),
