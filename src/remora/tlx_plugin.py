@@ -15,6 +15,9 @@ from remora.plugins import Plugin
 #: Targets with mbarriers, TMA, clusters and registers of a task's own.
 FROM_HOPPER_ON = ("cuda:90", "cuda:100", "cuda:103")
 
+#: Targets with tensor memory and ``tcgen05``.
+BLACKWELL = ("cuda:100", "cuda:103")
+
 OPERATIONS = (
     "alloc_barriers",
     "alloc_warp_barrier",

@@ -41,6 +41,8 @@ class Features:
     nanobind: the binding is nanobind's (pybind11's before).
     store_waits_read_only: the wait for stores of descriptors says whether it waits
         for reads only; before it always does.
+    subslices_any_dimension: a part of a matrix in tensor memory says along which dimension
+        it is one, and where it begins by another name; before, it is one along N.
     transposes_unswizzled: a matrix layout in shared memory that has no swizzle can be
         transposed; before, it is taken as it would be without.
     """
@@ -54,6 +56,7 @@ class Features:
     explicit_native_plugins: bool
     nanobind: bool
     store_waits_read_only: bool
+    subslices_any_dimension: bool
     transposes_unswizzled: bool
 
     def rows(self) -> list[tuple[str, str]]:
@@ -127,6 +130,7 @@ def features() -> Features:
         store_waits_read_only=has_symbol(
             "_ZN4mlir6triton10nvidia_gpu14TMAStoreWaitOp11getReadOnlyEv"
         ),
+        subslices_any_dimension=has_symbol("_ZN4mlir6triton10nvidia_gpu14TMEMSubSliceOp6getDimEv"),
     )
 
 

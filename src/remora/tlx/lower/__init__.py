@@ -11,6 +11,7 @@ from remora.tlx.lower import (
     gathers,
     hip,
     shared,
+    tensor_memory,
     views,
 )
 
@@ -25,5 +26,6 @@ __all__ = [
     "gathers",
     "hip",
     "shared",
+    "tensor_memory",
     "views",
 ]
