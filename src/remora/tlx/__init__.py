@@ -47,6 +47,12 @@ from remora.tlx.device_descriptors import (
 from remora.tlx.dots import async_dot, async_dot_wait
 from remora.tlx.gathers import local_gather, local_scatter
 from remora.tlx.launch import Config, in_clusters, jit
+from remora.tlx.launch_control import (
+    CLCPipelineContext,
+    clc_consumer,
+    clc_create_context,
+    clc_producer,
+)
 from remora.tlx.layouts import (
     amd_mfma_layout,
     assert_same_layout,
@@ -100,6 +106,7 @@ from remora.tlx.views import local_reinterpret, local_slice, local_trans, subsli
 from remora.tlx_plugin import plugin
 
 __all__ = [
+    "CLCPipelineContext",
     "Config",
     "alloc_barriers",
     "alloc_warp_barrier",
@@ -126,6 +133,9 @@ __all__ = [
     "barrier_expect_bytes",
     "barrier_wait",
     "buffered_tensor",
+    "clc_consumer",
+    "clc_create_context",
+    "clc_producer",
     "clock64",
     "cluster_barrier",
     "cluster_cta_rank",
