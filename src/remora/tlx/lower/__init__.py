@@ -11,6 +11,7 @@ from remora.tlx.lower import (
     gathers,
     hip,
     shared,
+    tcgen05,
     tensor_memory,
     views,
 )
@@ -26,6 +27,7 @@ __all__ = [
     "gathers",
     "hip",
     "shared",
+    "tcgen05",
     "tensor_memory",
     "views",
 ]
