@@ -80,7 +80,9 @@ OPERATIONS = (
     "stoch_round",
     "storage_alias_spec",
     "subslice",
+    "tcgen05_commit",
     "thread_id",
+    "tmem_copy",
     "vote_ballot_sync",
     "warp_redux",
     "zeros",
@@ -95,7 +97,7 @@ pipeline = (
     lowering_pipeline("tlx", "remora.tlx")
     .insert(outline, at="ttir/start")
     .insert(specialize, after="ttgir/convert_to_ttgpuir")
-    .check("llir", "remora.tlx.limits:check_shared_memory", trigger=TRIGGER)
+    .check("llir", "remora.tlx.limits:check_memory", trigger=TRIGGER)
 )
 
 # Where stock Triton has given all descriptors their layouts.

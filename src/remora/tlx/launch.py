@@ -65,6 +65,18 @@ def in_clusters(size: Size) -> Pipeline:
     return Pipeline(f"clusters of {name} CTAs").override("ptx", fixed)
 
 
+def cluster_in_force() -> Size:
+    """The size of the clusters that a kernel is being compiled for, or runs in on a CPU."""
+    from remora.pipeline.active import active
+
+    for edit in (e for p in reversed(active.pipelines()) for e in p.edits):
+        given = edit.subject
+        if isinstance(given, functools.partial) and given.func is _with_size:
+            size: Size = given.keywords["size"]
+            return size
+    return reference_cluster.get()
+
+
 def _with_size(text: str, compile_: Callable[[str], str], size: Size) -> str:
     """The stage ``ptx`` with the entry's cluster size added."""
     return set_cluster_size(compile_(text), size)

@@ -12,6 +12,7 @@ from remora.tlx.lower import (
     hip,
     launch_control,
     shared,
+    tcgen05,
     tensor_memory,
     views,
 )
@@ -28,6 +29,7 @@ __all__ = [
     "hip",
     "launch_control",
     "shared",
+    "tcgen05",
     "tensor_memory",
     "views",
 ]

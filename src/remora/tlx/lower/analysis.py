@@ -60,6 +60,9 @@ _ASYNCHRONOUS = (
     "tlx.async_load_wait_group",
     "tlx.async_dot",
     "tlx.async_dot_wait",
+    "tlx.tensor_dot",
+    "tlx.tcgen05_commit",
+    "tlx.tmem_copy",
     "tlx.barrier_expect_bytes",
     "tlx.barrier_wait",
     "tlx.barrier_arrive",
@@ -86,6 +89,7 @@ _PIPELINED = (
     "tt.dot_scaled",
     "tlx.async_dot",
     "tlx.async_dot_wait",
+    "tlx.tensor_dot",
 )
 
 
@@ -251,7 +255,7 @@ class TlxAnalysis:
     @property
     def has_products(self) -> bool:
         """Whether the module holds an asynchronous product."""
-        return any(op.name == "tlx.async_dot" for op in self.lowering.ops)
+        return any(op.name in ("tlx.async_dot", "tlx.tensor_dot") for op in self.lowering.ops)
 
     # --- buffers ------------------------------------------------------------------------
 
@@ -751,11 +755,11 @@ class TlxAnalysis:
 
 
 def _may_be_left(op: CustomOp) -> bool:
-    """Whether a copy that completes on a barrier may be one that nobody waits for.
+    """Whether what completes on a barrier may be something that nobody waits for.
 
-    A predicate is there to leave such copies out; tasks wait for what others copy.
+    A predicate is there to leave such copies out; tasks wait for what others do.
     """
-    always = op.name == "tlx.bulk_load" or (
+    always = op.name in ("tlx.bulk_load", "tlx.tensor_dot", "tlx.tmem_copy") or (
         op.name == "tlx.async_descriptor_load" and len(op.operands) == 3 + op.attributes["rank"]
     )
     holder = op.op.parent_op()

@@ -23,8 +23,8 @@ class Buffer:
     """An allocation with what happens to it.
 
     uses: all of its uses. copies: those that copy into it asynchronously, in groups.
-    products: those that read it asynchronously. loads: those that copy into it, and
-    complete on a barrier. stores: those that copy out of it.
+    products: those that read it asynchronously. loads: those that copy into it, and Blackwell's
+    products that read it, which complete on a barrier. stores: those that copy out of it.
     """
 
     allocation: CustomOp
