@@ -29,6 +29,7 @@ OPERATIONS = (
     "async_descriptor_store",
     "async_descriptor_store_wait",
     "async_dot",
+    "async_dot_scaled",
     "async_dot_wait",
     "async_load",
     "async_load_commit_group",

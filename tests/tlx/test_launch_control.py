@@ -15,6 +15,7 @@ import remora
 import remora.tlx as tlx
 from remora import errors
 
+
 @triton.jit
 def following(context, phase, MULTI: tl.constexpr):
     """The context goes through functions."""

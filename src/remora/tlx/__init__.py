@@ -72,6 +72,8 @@ from remora.tlx.layouts import (
     tensor_memory_scales_layout_encoding,
     zeros,
 )
+from remora.tlx.scaled import _to_mxfp8_block as _to_mxfp8_block
+from remora.tlx.scaled import async_dot_scaled
 from remora.tlx.storage import (
     StorageType,
     reuse_group,
@@ -119,6 +121,7 @@ __all__ = [
     "async_descriptor_store",
     "async_descriptor_store_wait",
     "async_dot",
+    "async_dot_scaled",
     "async_dot_wait",
     "async_load",
     "async_load_commit_group",

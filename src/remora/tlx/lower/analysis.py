@@ -61,6 +61,7 @@ _ASYNCHRONOUS = (
     "tlx.async_dot",
     "tlx.async_dot_wait",
     "tlx.tensor_dot",
+    "tlx.tensor_dot_scaled",
     "tlx.tcgen05_commit",
     "tlx.tmem_copy",
     "tlx.barrier_expect_bytes",
@@ -73,6 +74,9 @@ _ASYNCHRONOUS = (
     "tlx.async_descriptor_store_wait",
 )
 
+
+#: Asynchronous products; but for the first their sums are in tensor memory.
+_PRODUCTS = ("tlx.async_dot", "tlx.tensor_dot", "tlx.tensor_dot_scaled")
 
 #: Those of ``_ASYNCHRONOUS`` whose groups copies of stock pipelining would join.
 _IN_GROUPS = ("tlx.async_load", "tlx.async_load_commit_group", "tlx.async_load_wait_group")
@@ -90,6 +94,7 @@ _PIPELINED = (
     "tlx.async_dot",
     "tlx.async_dot_wait",
     "tlx.tensor_dot",
+    "tlx.tensor_dot_scaled",
 )
 
 
@@ -159,6 +164,18 @@ class Wish(NamedTuple):
     def is_strict(self) -> bool:
         """Whether no other layout will do."""
         return self.use.op.name not in PREFERENCES
+
+    @property
+    def gives_way(self) -> bool:
+        """Whether it is one of a copy with a descriptor: that gets the swizzle of the buffer."""
+        return self.use.op.name in ("tlx.async_descriptor_load", "tlx.async_descriptor_store")
+
+    def is_swizzle_of(self, other: Wish) -> bool:
+        """Whether the layouts differ by nothing but the swizzle."""
+        mine, theirs = self.layout, other.layout
+        if not isinstance(mine, NvmmaShared) or not isinstance(theirs, NvmmaShared):
+            return False
+        return replace(mine, swizzling=theirs.swizzling) == theirs
 
 
 _REUSE = (
@@ -255,7 +272,7 @@ class TlxAnalysis:
     @property
     def has_products(self) -> bool:
         """Whether the module holds an asynchronous product."""
-        return any(op.name in ("tlx.async_dot", "tlx.tensor_dot") for op in self.lowering.ops)
+        return any(op.name in _PRODUCTS for op in self.lowering.ops)
 
     # --- buffers ------------------------------------------------------------------------
 
@@ -432,8 +449,11 @@ class TlxAnalysis:
     @staticmethod
     def _agreed(allocation: CustomOp, wishes: Sequence[Wish]) -> Wish:
         """The wish that is granted; wishes that are only preferences give way."""
-        best = next((w for w in wishes if w.is_strict), wishes[0])
+        strict = [w for w in wishes if w.is_strict]
+        best = next((w for w in strict if not w.gives_way), (strict or wishes)[0])
         for other in wishes:
+            if other.gives_way and best.is_swizzle_of(other):
+                continue
             if other.layout != best.layout and (other.is_strict or not best.is_strict):
                 raise ConflictingLayouts(
                     "two uses of one buffer want layouts that disagree: "
@@ -759,7 +779,7 @@ def _may_be_left(op: CustomOp) -> bool:
 
     A predicate is there to leave such copies out; tasks wait for what others do.
     """
-    always = op.name in ("tlx.bulk_load", "tlx.tensor_dot", "tlx.tmem_copy") or (
+    always = op.name in (*_PRODUCTS[1:], "tlx.bulk_load", "tlx.tmem_copy") or (
         op.name == "tlx.async_descriptor_load" and len(op.operands) == 3 + op.attributes["rank"]
     )
     holder = op.op.parent_op()
