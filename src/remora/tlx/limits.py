@@ -75,7 +75,7 @@ def check_tensor_memory(text: str, metadata: dict[str, Any]) -> None:
     error = TlxOutOfTensorMemory(
         f"the kernel needs {max(total, needed)} columns of tensor memory, there are {COLUMNS}\n"
         + "\n".join(rows)
-        + f"\n    {total:>5} columns  in all",
+        + f"\n    {total:>5} columns  in all; the rest is between them",
         where=f"the largest buffer: {max(found)[2]}" if found else "",
         hint="fewer buffers (num), smaller tiles, or buffers over each other: "
         "tlx.local_alloc(..., reuse=...)",
