@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -194,10 +193,8 @@ def main() -> None:
     processors = torch.cuda.get_device_properties(0).multi_processor_count
     rows = []
     every = cases(processors)
-    with ThreadPoolExecutor(8) as pool:  # compile
-        kernels = dict(zip(every, pool.map(lambda c: c[0](c[2][0]), every.values()), strict=True))
-    torch.cuda.synchronize()
     for name, (launch, times, (few, many), step) in every.items():
+        kernel = launch(few)
         cycles = []
         for _ in range(7):
             taken = []
@@ -205,11 +202,14 @@ def main() -> None:
                 launch(length)
                 taken.append(times[:processors].float().median().item())
             cycles.append((taken[1] - taken[0]) * step / (many - few))
-        found = of_kernel(kernels[name])
+        found = of_kernel(kernel)
         bound = {unit: found.together[unit] for unit in found.together}
         slowest = max(bound, key=lambda unit: bound[unit])
         rows.append({"case": name, "cycles": statistics.median(cycles), "model": bound})
-        print(f"{name:55} {rows[-1]['cycles']:9.1f}   model {bound[slowest]:9.1f} {slowest}")
+        print(
+            f"{name:55} {rows[-1]['cycles']:9.1f}   model {bound[slowest]:9.1f} {slowest}",
+            flush=True,
+        )
     if given.out:
         given.out.write_text(json.dumps({**machine.record(), "rows": rows}, indent=1) + "\n")
 

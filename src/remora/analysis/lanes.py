@@ -203,7 +203,7 @@ def _defined(instruction: Instruction, amd: bool) -> list[str]:
         return []
     first = instruction.arguments[0]
     if not amd:
-        return re.findall(r"[%\w]+", first)
+        return [] if first.startswith("[") else re.findall(r"[%\w]+", first)
     if span := re.fullmatch(r"([vsa])\[(\d+):(\d+)\]", first):
         return [f"{span[1]}{n}" for n in range(int(span[2]), int(span[3]) + 1)]
     return [first]

@@ -128,10 +128,8 @@ def _tcgen05(found: Instruction, target: str, values: dict[str, int]) -> None:
         found.unit, found.note = "tensor memory", "tensor memory"
         shape = re.search(r"\.(\d+)x(\d+)b", op)
         words = int(shape[1]) * int(shape[2]) // 32 if shape else 32
-        # 16 TB/s reads, 8 TB/s writes (Blackwell microbenchmarks): 64 and 32 bytes a partition.
-        found.cycles = (
-            words * 4 * int(count[1] if count else 1) / (64 if op.startswith("tcgen05.ld") else 32)
-        )
+        # No document says: a register of each lane a cycle is what the register file takes.
+        found.cycles = words * 4 * int(count[1] if count else 1) / 128
     elif op.startswith("tcgen05.cp"):
         found.kind, found.unit = "copy", "tensor memory"
     elif op.startswith("tcgen05.wait"):
