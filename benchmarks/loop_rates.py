@@ -22,7 +22,7 @@ import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 import remora.tlx as tlx
-from remora.cli.bounds import of_kernel
+from remora.analysis import of_kernel
 from remora.kernels.gemm_hopper import gemm_pipelined
 from remora.kernels.gemm_specialized import gemm_specialized
 
@@ -203,7 +203,7 @@ def main() -> None:
                 taken.append(times[:processors].float().median().item())
             cycles.append((taken[1] - taken[0]) * step / (many - few))
         found = of_kernel(kernel)
-        bound = {unit: found.together[unit] for unit in found.together}
+        bound = found.together
         slowest = max(bound, key=lambda unit: bound[unit])
         rows.append({"case": name, "cycles": statistics.median(cycles), "model": bound})
         print(

@@ -8,9 +8,8 @@ import pytest
 import triton
 from tlx.building import build
 
-from remora.analysis import disassemble, model, read, resources
+from remora.analysis import disassemble, model, of_kernel, read, resources
 from remora.analysis.amdgcn import mfma_cycles
-from remora.cli.bounds import of_kernel
 from remora.errors import UnknownAssembly
 from remora.host.targets import gpu_target
 from remora.kernels.gemm_cdna import gemm_staged
@@ -201,6 +200,8 @@ def test_the_pipelined_product_for_hopper() -> None:
     assert machine_loop.flops == loop.flops
     assert machine_loop.cycles["matrix"] == 1024
     assert machine_loop.warps == loop.warps == 8
+    # Issue slots are those of the machine's code.
+    assert loop.cycles["issue"] == machine_loop.cycles["issue"] == 2 * loop.issue
 
 
 def test_tasks_stand_beside_each_other() -> None:

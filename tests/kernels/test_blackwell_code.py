@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from tlx.building import build, conversions_in_loops, instructions
 
-from remora.cli.bounds import of_kernel
+from remora.analysis import of_kernel
 from remora.host import shared_memory
 from remora.host.targets import gpu_target
 from remora.kernels.gemm_blackwell import gemm_blackwell

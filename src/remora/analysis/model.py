@@ -72,8 +72,8 @@ class LoopModel:
 class KernelModel:
     """A kernel: its resources and its innermost loops.
 
-    occupancy: programs that a multiprocessor holds, and what limits them. together: the units'
-    cycles of all loops, one iteration each: what tasks of a specialised kernel need at once.
+    occupancy: programs that a multiprocessor holds, and what limits them. specialized: whether
+    warps have code of their own.
     """
 
     name: str
@@ -86,13 +86,21 @@ class KernelModel:
     occupancy: int | None
     limit: str
     loops: list[LoopModel]
-    together: dict[str, float]
     specialized: bool
     sources: tuple[str, ...]
 
+    @property
+    def together(self) -> dict[str, float]:
+        """The units' cycles of all loops, one iteration each: what tasks need at once."""
+        sums: dict[str, float] = defaultdict(float)
+        for loop in self.loops:
+            for unit, amount in loop.cycles.items():
+                sums[unit] += amount
+        return _sorted(sums)
+
     def to_json(self) -> dict[str, Any]:
         """Plain data, with what the model concludes."""
-        found = asdict(self)
+        found = {**asdict(self), "together": self.together}
         for loop, plain in zip(self.loops, found["loops"], strict=True):
             plain["global"] = plain.pop("global_")
             plain.update(
@@ -149,14 +157,10 @@ def model(program: Program) -> KernelModel:
         for loop in loops(program)
         if loop.innermost and _works(program, loop)
     ]
-    together: dict[str, float] = defaultdict(float)
-    for loop in found:
-        for unit, amount in loop.cycles.items():
-            together[unit] += amount
     count, limit = _occupancy(program, machine)
     return KernelModel(
         program.name, program.target, machine.name, program.warps, program.registers,
-        program.spills, program.shared, count, limit, found, _sorted(together),
+        program.spills, program.shared, count, limit, found,
         program.specialized, machine.sources,
     )  # fmt: skip
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -35,7 +35,7 @@ def bounds(
     """
     from rich.console import Console
 
-    from remora.analysis import compare
+    from remora.analysis import compare, of_kernel
 
     models: list[tuple[str, KernelModel]] = []
     for file in files:
@@ -63,16 +63,6 @@ def bounds(
                 f"{name}: all its loops at once, an iteration each: {worst} "
                 f"{model.together[worst]:,.0f} cycles"
             )
-
-
-def of_kernel(kernel: Any, warps: int | None = None) -> KernelModel:
-    """The model of a ``CompiledKernel``, registers and shared memory included."""
-    from remora.analysis import model, read, resources
-
-    text = kernel.asm.get("amdgcn") or kernel.asm["ptx"]
-    registers, spills = resources(kernel.asm["cubin"]) if "cubin" in kernel.asm else (None, None)
-    shared = kernel.metadata.shared
-    return model(read(text, shared=shared, registers=registers, spills=spills, warps=warps))
 
 
 def _of_file(path: Path, shared: int | None, warps: int | None, target: str) -> KernelModel:
