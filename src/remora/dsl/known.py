@@ -35,7 +35,7 @@ def known_integer(module: Any, value: Any) -> int | None:
     module.walk(remember)
 
     def evaluate(wanted: Any) -> int | None:
-        op = definitions.get(wanted.id())
+        op: Any = definitions.get(wanted.id())
         name = op.get_name() if op is not None else ""
         if name == "arith.constant":
             number: int | None = op.get_int_attr("value")
