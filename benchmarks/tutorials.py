@@ -156,7 +156,7 @@ def load(folder: Path, name: str) -> ModuleType:
     return module
 
 
-def configured(module: ModuleType, entry: str, most: int) -> Iterator[str]:
+def configured(module: ModuleType, entry: str, chosen: slice) -> Iterator[str]:
     """Set the autotuner that an entry point uses to one configuration after another."""
     from triton.runtime.autotuner import Autotuner
 
@@ -168,7 +168,7 @@ def configured(module: ModuleType, entry: str, most: int) -> Iterator[str]:
         yield ""
         return
     (tuner,) = used
-    for config in list(tuner.configs)[:most]:
+    for config in list(tuner.configs)[chosen]:
         tuner.configs, tuner.cache = [config], {}
         yield describe(config)
 
@@ -196,7 +196,7 @@ def import_tlx(contestant: str) -> None:
 # --- compiling, without a GPU ---------------------------------------------------------------------
 
 
-def compile_all(contestant: str, folder: Path, names: list[str], most: int) -> list[Any]:
+def compile_all(contestant: str, folder: Path, names: list[str], chosen: slice) -> list[Any]:
     """Compile every kernel of the tutorials in every configuration."""
     sys.path.insert(0, str(HERE.parent / "corpus"))
     import standin
@@ -234,7 +234,7 @@ def compile_all(contestant: str, folder: Path, names: list[str], most: int) -> l
         for case in TUTORIALS[name]:
             tuners = [v for v in vars(module).values() if isinstance(v, Autotuner)]
             before = [(t, t.configs) for t in tuners]
-            for config in configured(module, case.entry, most):
+            for config in configured(module, case.entry, chosen):
                 now = {"tutorial": name, "case": f"{case.entry} {case.label}".strip(),
                        "config": config}  # fmt: skip
                 print(contestant, *now.values(), file=sys.stderr)
@@ -369,7 +369,7 @@ def difference(ours: list[str], theirs: list[str]) -> dict[str, Any]:
 # --- running, on a GPU ----------------------------------------------------------------------------
 
 
-def run_all(contestant: str, folder: Path, names: list[str], most: int) -> list[Any]:
+def run_all(contestant: str, folder: Path, names: list[str], chosen: slice) -> list[Any]:
     """Run the tutorials in their configurations: right or wrong, and milliseconds."""
     import torch
     import triton.testing
@@ -389,14 +389,17 @@ def run_all(contestant: str, folder: Path, names: list[str], most: int) -> list[
             arguments = case.arguments()
             expected = case.expected(*arguments)
             entry = getattr(module, case.entry)
-            for config in configured(module, case.entry, most):
+            for config in configured(module, case.entry, chosen):
                 row = {"tutorial": name, "case": f"{case.entry} {case.label}".strip(),
                        "config": config}  # fmt: skip
                 print(contestant, *row.values(), file=sys.stderr, flush=True)
                 try:
                     row["relative_error"] = relative_error(entry(*arguments), expected)
                     milliseconds = triton.testing.do_bench(
-                        lambda entry=entry, given=arguments: entry(*given), warmup=50, rep=200
+                        lambda entry=entry, given=arguments: entry(*given),
+                        warmup=50,
+                        rep=200,
+                        return_mode="median",
                     )
                     row["ms"] = milliseconds
                     row["tflops"] = case.flops / milliseconds / 1e9
@@ -425,7 +428,8 @@ def child(arguments: argparse.Namespace) -> None:
     """One contestant, in its own process: rows to a file."""
     work = {"compile": compile_all, "run": run_all}[arguments.what]
     names = [n for n in TUTORIALS if arguments.only in n]
-    rows = work(arguments.contestant, Path(arguments.folder), names, arguments.configs)
+    chosen = slice(0, arguments.configs * arguments.every, arguments.every)
+    rows = work(arguments.contestant, Path(arguments.folder), names, chosen)
     Path(arguments.out).write_text(json.dumps(rows))
 
 
@@ -441,6 +445,7 @@ def rows_of(contestant: str, python: str, arguments: argparse.Namespace) -> list
             python, "-W", "ignore", __file__, arguments.what, "--child",
             "--contestant", contestant, "--folder", str(arguments.folder), "--out", str(out),
             "--only", arguments.only, "--configs", str(arguments.configs),
+            "--every", str(arguments.every),
         ]  # fmt: skip
         done = subprocess.run(command, env=environment, check=False)
         if not out.exists():
@@ -512,6 +517,7 @@ def main() -> None:
     parser.add_argument("--python", action="append", default=[], metavar="NAME=PATH")
     parser.add_argument("--only", default="", help="tutorials whose name holds this")
     parser.add_argument("--configs", type=int, default=1000, help="at most, of each tutorial")
+    parser.add_argument("--every", type=int, default=1, metavar="N", help="take each N-th one")
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--cache", help="a folder for compiled kernels, kept between runs")
     parser.add_argument("--out", help="a JSON file")
