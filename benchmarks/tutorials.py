@@ -13,7 +13,8 @@ downloaded once; they are never part of this repository.
 compile writes for each kernel and configuration what failed, or registers and spilled bytes
 of a thread, layout conversions in loops and the operations of innermost loops of the last
 TTGIR, and, where a peer takes part, how the PTX differs from the peer's. run writes whether
-the result is torch's, and milliseconds, contestants in turn, round after round.
+the result is torch's, and milliseconds: each configuration by the contestants in turn, round
+by round.
 """
 
 from __future__ import annotations
@@ -370,18 +371,28 @@ def difference(ours: list[str], theirs: list[str]) -> dict[str, Any]:
 
 
 def run_all(contestant: str, folder: Path, names: list[str], chosen: slice) -> list[Any]:
-    """Run the tutorials in their configurations: right or wrong, and milliseconds."""
+    """Run the tutorials in their configurations, as the parent asks for it.
+
+    One line of JSON to the parent for each configuration, whether it is right; then for
+    each line that comes in the milliseconds of a call, until that line is "next".
+    """
     import torch
     import triton.testing
 
+    # Tutorials print: standard output is for answers alone.
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+
+    def answer(what: dict[str, Any]) -> None:
+        print(json.dumps(what), file=answers, flush=True)
+
     import_tlx(contestant)
-    rows: list[dict[str, Any]] = []
     for name in names:
         row: dict[str, Any] = {"tutorial": name, "case": "", "config": ""}
         try:
             module = load(folder, name)
         except Exception as error:
-            rows.append({**row, "error": reason(error)})
+            answer({**row, "error": reason(error)})
             continue
         if hasattr(module, "alloc_fn"):
             triton.set_allocator(module.alloc_fn)
@@ -395,19 +406,71 @@ def run_all(contestant: str, folder: Path, names: list[str], chosen: slice) -> l
                 print(contestant, *row.values(), file=sys.stderr, flush=True)
                 try:
                     row["relative_error"] = relative_error(entry(*arguments), expected)
-                    milliseconds = triton.testing.do_bench(
-                        lambda entry=entry, given=arguments: entry(*given),
-                        warmup=50,
-                        rep=200,
-                        return_mode="median",
-                    )
-                    row["ms"] = milliseconds
-                    row["tflops"] = case.flops / milliseconds / 1e9
+                    row["flops"] = case.flops
                 except Exception as error:
                     row["error"] = reason(error)
                     with contextlib.suppress(Exception):
                         torch.cuda.synchronize()
-                rows.append(row)
+                answer(row)
+                while "error" not in row and sys.stdin.readline().strip() == "time":
+                    milliseconds = triton.testing.do_bench(
+                        lambda entry=entry, given=arguments: entry(*given),
+                        warmup=30,
+                        rep=150,
+                        return_mode="median",
+                    )
+                    answer({"ms": milliseconds})
+    return []
+
+
+def in_turn(pythons: dict[str, str], arguments: argparse.Namespace) -> dict[str, list[Any]]:
+    """What the contestants answer; each configuration by one after the other, round by round."""
+    rows: dict[str, list[Any]] = {name: [] for name in pythons}
+    with contextlib.ExitStack() as stack:
+        processes: dict[str, subprocess.Popen[str]] = {}
+        for name, python in pythons.items():
+            command, environment = command_of(name, python, arguments, stack)
+            process = subprocess.Popen(
+                command, env=environment, text=True,
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            )  # fmt: skip
+            processes[name] = process
+            stack.callback(process.kill)
+
+        def heard(name: str) -> dict[str, Any] | None:
+            line = processes[name].stdout.readline()  # type: ignore[union-attr]
+            if not line:
+                processes[name].wait()
+                return None
+            found: dict[str, Any] = json.loads(line)
+            return found
+
+        def say(name: str, word: str) -> None:
+            stdin = processes[name].stdin
+            assert stdin is not None
+            print(word, file=stdin, flush=True)
+
+        while processes:
+            now = {}
+            for name in list(processes):
+                row = heard(name)
+                if row is None:
+                    if status := processes.pop(name).returncode:
+                        rows[name].append({"tutorial": "*", "error": f"ended with {status}"})
+                    continue
+                now[name] = row | {"all_ms": []}
+                rows[name].append(now[name])
+            timed = [name for name, row in now.items() if "error" not in row]
+            for round_ in range(arguments.rounds):
+                for name in timed if round_ % 2 == 0 else reversed(timed):
+                    say(name, "time")
+                    if (time := heard(name)) is not None:
+                        now[name]["all_ms"].append(time["ms"])
+            for name in timed:
+                say(name, "next")
+                if times := now[name]["all_ms"]:
+                    now[name]["ms"] = statistics.median(times)
+                    now[name]["tflops"] = now[name]["flops"] / now[name]["ms"] / 1e9
     return rows
 
 
@@ -430,28 +493,40 @@ def child(arguments: argparse.Namespace) -> None:
     names = [n for n in TUTORIALS if arguments.only in n]
     chosen = slice(0, arguments.configs * arguments.every, arguments.every)
     rows = work(arguments.contestant, Path(arguments.folder), names, chosen)
-    Path(arguments.out).write_text(json.dumps(rows))
+    if arguments.out:
+        Path(arguments.out).write_text(json.dumps(rows))
 
 
 def rows_of(contestant: str, python: str, arguments: argparse.Namespace) -> list[Any]:
     """What a contestant's process writes; one row with an error where it died."""
-    with tempfile.TemporaryDirectory() as folder:
-        out = Path(folder) / "rows.json"
-        cache = f"{arguments.cache}/{contestant}" if arguments.cache else f"{folder}/cache"
-        environment = {**os.environ, "TRITON_CACHE_DIR": cache}
-        if contestant.startswith("peer"):
-            environment.pop("PYTHONPATH", None)
-        command = [
-            python, "-W", "ignore", __file__, arguments.what, "--child",
-            "--contestant", contestant, "--folder", str(arguments.folder), "--out", str(out),
-            "--only", arguments.only, "--configs", str(arguments.configs),
-            "--every", str(arguments.every),
-        ]  # fmt: skip
-        done = subprocess.run(command, env=environment, check=False)
+    with contextlib.ExitStack() as stack:
+        command, environment = command_of(contestant, python, arguments, stack)
+        out = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "rows.json"
+        done = subprocess.run([*command, "--out", str(out)], env=environment, check=False)
         if not out.exists():
             return [{"tutorial": "*", "error": f"the process ended with {done.returncode}"}]
         rows: list[Any] = json.loads(out.read_text())
         return rows
+
+
+def command_of(
+    contestant: str, python: str, arguments: argparse.Namespace, stack: contextlib.ExitStack
+) -> tuple[list[str], dict[str, str]]:
+    """How a contestant is started, and its environment."""
+    if arguments.cache:
+        cache = f"{arguments.cache}/{contestant}"
+    else:
+        cache = stack.enter_context(tempfile.TemporaryDirectory())
+    environment = {**os.environ, "TRITON_CACHE_DIR": cache}
+    if contestant.startswith("peer"):
+        environment.pop("PYTHONPATH", None)
+    command = [
+        python, "-W", "ignore", __file__, arguments.what, "--child",
+        "--contestant", contestant, "--folder", str(arguments.folder),
+        "--only", arguments.only, "--configs", str(arguments.configs),
+        "--every", str(arguments.every),
+    ]  # fmt: skip
+    return command, environment
 
 
 def key(row: dict[str, Any]) -> tuple[Any, ...]:
@@ -474,19 +549,6 @@ def compare(all_rows: dict[str, list[Any]]) -> None:
     for rows in all_rows.values():
         for row in rows:
             row.pop("ptx", None)
-
-
-def medians(rounds: list[list[Any]]) -> list[Any]:
-    """One row for the rows of several rounds."""
-    rows: dict[Any, Any] = {}
-    for row in (r for rows_ in rounds for r in rows_):
-        kept = rows.setdefault(key(row), {**row, "all_ms": []})
-        if "ms" in row:
-            kept["all_ms"].append(row["ms"])
-            kept["ms"] = statistics.median(kept["all_ms"])
-        elif "error" in row:
-            kept["error"] = row["error"]
-    return list(rows.values())
 
 
 def summary(contestant: str, row: dict[str, Any]) -> str:
@@ -518,7 +580,7 @@ def main() -> None:
     parser.add_argument("--only", default="", help="tutorials whose name holds this")
     parser.add_argument("--configs", type=int, default=1000, help="at most, of each tutorial")
     parser.add_argument("--every", type=int, default=1, metavar="N", help="take each N-th one")
-    parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--cache", help="a folder for compiled kernels, kept between runs")
     parser.add_argument("--out", help="a JSON file")
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
@@ -529,14 +591,11 @@ def main() -> None:
         return
     arguments.folder = folder_of_tutorials(arguments.folder)
     pythons = dict(p.split("=", 1) for p in arguments.python) or {"remora": sys.executable}
-    rounds: dict[str, list[list[Any]]] = {name: [] for name in pythons}
-    for _ in range(arguments.rounds):
-        for contestant, python in pythons.items():
-            rounds[contestant].append(rows_of(contestant, python, arguments))
-    result = {c: rows[0] if arguments.what == "compile" else medians(rows)
-              for c, rows in rounds.items()}  # fmt: skip
     if arguments.what == "compile":
+        result = {c: rows_of(c, python, arguments) for c, python in pythons.items()}
         compare(result)
+    else:
+        result = in_turn(pythons, arguments)
     peers = {key(r): r for c, rows in result.items() if c.startswith("peer") for r in rows}
     for contestant, rows in result.items():
         for row in rows:
