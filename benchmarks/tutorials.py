@@ -566,7 +566,9 @@ def summary(contestant: str, row: dict[str, Any]) -> str:
             ptx = "same PTX" if beside["same"] else f"PTX {beside['in_order']:.1%} in order"
             words.append(f"{loops_} loops, {ptx}")
     else:
-        words.append(f"error {row['relative_error']:.1e}, {row['ms']:.4f} ms")
+        words.append(f"error {row['relative_error']:.1e}")
+        if "ms" in row:
+            words.append(f"{row['ms']:.4f} ms")
         if "to_peer" in row:
             words.append(f"speed to the peer's {row['to_peer']:.3f}")
     return "  ".join(filter(None, words))
