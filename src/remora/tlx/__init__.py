@@ -106,7 +106,7 @@ from remora.tlx.utilities import (
     warp_redux,
 )
 from remora.tlx.views import local_reinterpret, local_slice, local_trans, subslice
-from remora.tlx_plugin import plugin
+from remora.tlx_plugin import plugin, wait_for_each_product
 
 __all__ = [
     "CLCPipelineContext",
@@ -204,6 +204,7 @@ __all__ = [
     "thread_id",
     "tmem_copy",
     "vote_ballot_sync",
+    "wait_for_each_product",
     "warp_any",
     "warp_redux",
     "zeros",

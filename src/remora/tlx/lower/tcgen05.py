@@ -9,6 +9,7 @@ from xdsl.ir import SSAValue
 
 from remora.dsl.lowering import CustomOp, Lowering
 from remora.ir.build import Builder
+from remora.tlx.lower import pairs
 from remora.tlx.lower.analysis import TlxAnalysis, Use, wants
 from remora.tlx.lower.layouts import Layout, LinearShared, MemDesc, NvmmaShared, memdesc
 from remora.tlx.lower.shared import segments
@@ -58,8 +59,12 @@ def flags(op: CustomOp, builder: Builder, first: int) -> tuple[SSAValue, SSAValu
 
 @tensor_dot.lowering(*BLACKWELL)
 def lower_product(op: CustomOp, builder: Builder, lowering: Lowering) -> None:
-    """``ttng.tc_gen5_mma``."""
+    """``ttng.tc_gen5_mma``; of two CTAs, the instructions."""
     use_acc, pred, bars = flags(op, builder, 3)
+    pairs.check(lowering)
+    if op.attributes["pair"]:
+        pairs.lower_product(op, builder, lowering, use_acc, pred, bars)
+        return
     always = [builder.constant(1, 1) for _ in bars]
     properties: dict[str, Any] = {
         "operandSegmentSizes": segments(1, 1, 1, 0, 1, 1, len(bars), len(bars))
@@ -72,7 +77,10 @@ def lower_product(op: CustomOp, builder: Builder, lowering: Lowering) -> None:
 
 @tcgen05_commit.lowering(*BLACKWELL)
 def lower_commit(op: CustomOp, builder: Builder, lowering: Lowering) -> None:
-    """``ttng.tc_gen5_commit``."""
+    """``ttng.tc_gen5_commit``; of two CTAs, the instruction."""
+    if op.attributes["pair"]:
+        pairs.lower_commit(op, builder, lowering)
+        return
     operands = [op.operands[0], builder.constant(1, 1)]
     builder.op("ttng.tc_gen5_commit", operands, [], {"operandSegmentSizes": segments(1, 1, 0)})
 
