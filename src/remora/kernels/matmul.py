@@ -31,7 +31,8 @@ class Config:
     or 4. Of these schedules alone: cluster: tiles along M and N whose programs share
     operands, their product at most 8. stream_k, of ``"cooperative"``: tiles are cut along
     K where they are no multiple of the programs. programs: at most as many are launched;
-    0: as the device has multiprocessors.
+    0: as the device has multiprocessors. late_store: a tile is stored during the first
+    products of the next one, where the copy engine stores it.
     """
 
     block_m: int
@@ -45,6 +46,7 @@ class Config:
     cluster: tuple[int, int] = (1, 1)
     stream_k: bool = False
     programs: int = 0
+    late_store: bool = False
 
     def __post_init__(self) -> None:
         problem = None
@@ -58,6 +60,8 @@ class Config:
             problem = "clusters and stream_k need warps with tasks of their own"
         elif self.schedule == "pingpong" and self.stream_k:
             problem = "stream_k needs consumers that share a tile"
+        elif self.stream_k and self.late_store:
+            problem = "late_store needs whole tiles: no stream_k"
         if problem:
             raise KernelArgumentError(
                 problem, where=_WHERE, hint='schedule="cooperative" takes all of them'
@@ -257,11 +261,13 @@ def _launch(product: Product, config: Config, extra: _Extra) -> None:
     )
     programs = torch.cuda.get_device_properties(c.device).multi_processor_count
     clusters = max(min(programs, config.programs or programs) // size, 1)
+    steps = triton.cdiv(product.k, config.block_k)
     split_tiles = 0
     if config.stream_k and tiles % clusters:
-        clusters = min(clusters, tiles * triton.cdiv(product.k, config.block_k))
+        clusters = min(clusters, tiles * steps)
         split_tiles = min(tiles, tiles % clusters + clusters)
     clusters = clusters if split_tiles else min(tiles, clusters)
+    late = config.late_store and product.c_described and steps >= config.subtiles
     partials = flags = None
     if split_tiles:
         partials, flags = _workspace(c.device, clusters * size, config.block_m * config.block_n)
@@ -276,7 +282,7 @@ def _launch(product: Product, config: Config, extra: _Extra) -> None:
         A_BY_COLUMN=a.by_column, B_BY_COLUMN=b.by_column, A_BATCHED=a.batched,
         B_BATCHED=b.batched, C_DESCRIBED=product.c_described, ACC=product.accumulator,
         PINGPONG=not cooperative, CLUSTER_M=cluster_m, CLUSTER_N=cluster_n,
-        STREAM_K=split_tiles > 0, INDEX=product.index,
+        STREAM_K=split_tiles > 0, LATE=late, INDEX=product.index,
         num_warps=4, ctas_per_cga=(size, 1, 1),
     )  # fmt: skip
 
