@@ -91,12 +91,14 @@ def tutorial(name: str, folder: Path) -> Any:
 
 def ours() -> dict[str, Any]:
     """The products' kernels for large matrices of fp16."""
+    import remora
+    import remora.tlx as tlx
     from remora.kernels.gemm_blackwell import gemm_blackwell
     from remora.kernels.gemm_cdna import gemm_staged
     from remora.kernels.gemm_hopper import gemm_pipelined
     from remora.kernels.gemm_specialized import gemm_specialized
     from remora.kernels.matmul import Config, hopper_config
-    from remora.kernels.offline import source
+    from remora.kernels.offline import plain_arguments, source
 
     found: dict[str, Any] = {}
     for name, kernel, config, target in (
@@ -109,18 +111,25 @@ def ours() -> dict[str, Any]:
             options={"num_warps": config.num_warps},
         )  # fmt: skip
     sizes = {"M": "i32", "N": "i32", "K": "i32", "BLOCK_M": 128, "BLOCK_N": 256, "BLOCK_K": 64,
-             "GROUP_M": 8, "STAGES": 4, "B_BY_COLUMN": False}  # fmt: skip
+             "GROUP_M": 8, "A_BY_COLUMN": False, "B_BY_COLUMN": False}  # fmt: skip
     found["gemm_specialized cuda:90"] = compiled(
         gemm_specialized, GPUTarget("cuda", 90, 32),
-        {"a_desc": "tensordesc<fp16[64,64]>", "b_desc": "tensordesc<fp16[64,256]>",
-         "c_desc": "tensordesc<fp16[64,128]>", **sizes, "SUBTILES": 2, "ACC": tl.float32,
-         "PINGPONG": False},
+        {**plain_arguments(gemm_specialized), "a_desc": "tensordesc<fp16[64,64]>",
+         "b_desc": "tensordesc<fp16[64,256]>", "c": "tensordesc<fp16[64,128]>", **sizes,
+         "partials": None, "flags": None, "batches": "i32", "stride_cm": "i32", "stride_cn": 1,
+         "split_tiles": "i32", "STAGES": 4, "SUBTILES": 2, "A_BATCHED": False,
+         "B_BATCHED": False, "C_DESCRIBED": True, "ACC": tl.float32, "PINGPONG": False,
+         "CLUSTER_M": 1, "CLUSTER_N": 1, "STREAM_K": False, "LATE": False},
     )  # fmt: skip
-    found["gemm_blackwell cuda:100"] = compiled(
-        gemm_blackwell, GPUTarget("cuda", 100, 32),
-        {"a_desc": "tensordesc<fp16[128,64]>", "b_desc": "tensordesc<fp16[64,256]>",
-         "c_desc": "tensordesc<fp16[128,64]>", **sizes, "SUBTILES": 4, "PAIR": False},
-    )  # fmt: skip
+    for pair in (False, True):
+        with remora.use(tlx.in_clusters((1 + pair, 1, 1))):
+            found[f"gemm_blackwell{', 2 CTAs' * pair} cuda:100"] = compiled(
+                gemm_blackwell, GPUTarget("cuda", 100, 32),
+                {"a_desc": "tensordesc<fp16[128,64]>",
+                 "b_desc": f"tensordesc<fp16[64,{128 if pair else 256}]>",
+                 "c_desc": "tensordesc<fp16[128,64]>", **sizes, "STAGES": 6 if pair else 4,
+                 "SUBTILES": 4, "PAIR": pair},
+            )  # fmt: skip
     return found
 
 

@@ -6,7 +6,7 @@ import json
 
 import pytest
 import triton
-from tlx.building import build
+from kernels.test_specialized_code import COOPERATIVE, product
 
 from remora.analysis import disassemble, model, of_kernel, read, resources
 from remora.analysis.amdgcn import mfma_cycles
@@ -14,7 +14,6 @@ from remora.errors import UnknownAssembly
 from remora.host.targets import gpu_target
 from remora.kernels.gemm_cdna import gemm_staged
 from remora.kernels.gemm_hopper import gemm_pipelined
-from remora.kernels.gemm_specialized import gemm_specialized
 from remora.kernels.gemm_stock import gemm_stock
 from remora.kernels.matmul import Config, cdna_config, hopper_config
 from remora.kernels.offline import source
@@ -206,12 +205,7 @@ def test_the_pipelined_product_for_hopper() -> None:
 
 def test_tasks_stand_beside_each_other() -> None:
     """Two consumers with half of the rows each, and a producer whose bytes its barrier says."""
-    kernel = build(
-        gemm_specialized, "cuda:90", a_desc="tensordesc<fp16[64,64]>",
-        b_desc="tensordesc<fp16[64,256]>", c_desc="tensordesc<fp16[64,128]>",
-        M="i32", N="i32", K="i32", BLOCK_M=128, BLOCK_N=256, BLOCK_K=64, GROUP_M=8,
-        STAGES=4, SUBTILES=2, B_BY_COLUMN=False, ACC=triton.language.float32, PINGPONG=False,
-    )  # fmt: skip
+    kernel = product(COOPERATIVE)
     found = of_kernel(kernel)
     products = [loop for loop in found.loops if loop.flops]
     assert [loop.cycles["matrix"] for loop in products] == [512, 512]

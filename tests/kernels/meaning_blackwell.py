@@ -26,7 +26,7 @@ def product(a: torch.Tensor, b: torch.Tensor, dtype: torch.dtype, stages: int = 
         TensorDescriptor.from_tensor(a, [128, depth]),
         TensorDescriptor.from_tensor(b.T if by_column else b, b_block),
         TensorDescriptor.from_tensor(c, [128, 32]),
-        m, n, k, 128, 64, depth, 2, stages, 2, by_column, False, num_warps=4,
+        m, n, k, 128, 64, depth, 2, stages, 2, False, by_column, False, num_warps=4,
     )  # fmt: skip
     return c
 

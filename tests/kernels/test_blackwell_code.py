@@ -12,35 +12,43 @@ from typing import Any
 import pytest
 from tlx.building import build, conversions_in_loops, instructions
 
+import remora
+import remora.tlx as tlx
 from remora.analysis import of_kernel
 from remora.host import shared_memory
 from remora.host.targets import gpu_target
 from remora.kernels.gemm_blackwell import gemm_blackwell
+from remora.kernels.matmul import blackwell_config
 
 BYTES = {"fp16": 2, "bf16": 2, "fp32": 4, "fp8e4nv": 1}
 
 
-def compiled(dtype: str, by_column: bool) -> Any:
+def compiled(dtype: str, by_column: bool, pair: bool) -> Any:
     """128 x 256 tiles, as many stages as fit."""
     depth = 128 // BYTES[dtype]
-    b = [256, depth] if by_column else [depth, 256]
+    columns = 128 if pair else 256
+    b = [columns, depth] if by_column else [depth, columns]
     result = "fp16" if dtype == "fp8e4nv" else dtype
-    return build(
-        gemm_blackwell, "cuda:100", a_desc=f"tensordesc<{dtype}[128,{depth}]>",
-        b_desc=f"tensordesc<{dtype}{b}>".replace(" ", ""), c_desc=f"tensordesc<{result}[128,32]>",
-        M="i32", N="i32", K="i32", BLOCK_M=128, BLOCK_N=256, BLOCK_K=depth, GROUP_M=8, STAGES=4,
-        SUBTILES=8, B_BY_COLUMN=by_column, PAIR=False,
-    )  # fmt: skip
+    config = blackwell_config(4096 if pair else 128, BYTES[dtype], 4)
+    with remora.use(tlx.in_clusters((*config.cluster, 1))):
+        return build(
+            gemm_blackwell, "cuda:100", a_desc=f"tensordesc<{dtype}[128,{depth}]>",
+            b_desc=f"tensordesc<{dtype}{b}>".replace(" ", ""),
+            c_desc=f"tensordesc<{result}[128,32]>", M="i32", N="i32", K="i32",
+            **config.arguments(), SUBTILES=config.subtiles, A_BY_COLUMN=False,
+            B_BY_COLUMN=by_column, PAIR=config.cluster == (2, 1),
+        )  # fmt: skip
 
 
 @pytest.mark.parametrize(
-    ("dtype", "by_column", "kind", "cycles"),
-    [("fp16", False, "f16", 512), ("fp32", True, "tf32", 512)],
+    ("dtype", "by_column", "pair", "kind"),
+    [("fp16", False, False, "f16"), ("fp32", True, False, "tf32"), ("fp16", False, True, "f16")],
 )
-def test_each_task_does_its_part(dtype: str, by_column: bool, kind: str, cycles: int) -> None:
-    kernel = compiled(dtype, by_column)
+def test_each_task_does_its_part(dtype: str, by_column: bool, pair: bool, kind: str) -> None:
+    kernel = compiled(dtype, by_column, pair)
     text = kernel.asm["ptx"]
-    assert len(instructions(text, rf"tcgen05\.mma\.cta_group::1\.kind::{kind} ")) == 4
+    group = 2 if pair else 1
+    assert len(instructions(text, rf"tcgen05\.mma\.cta_group::{group}\.kind::{kind} ")) == 4
     # All of tensor memory: two sums of 256 columns.
     assert instructions(text, r"tcgen05\.alloc\.\S+ \[\S+\], (\d+);") == ["512"]
     # A stage is free, and a sum is done, when the unit says so.
@@ -54,9 +62,12 @@ def test_each_task_does_its_part(dtype: str, by_column: bool, kind: str, cycles:
     products = [loop for loop in found.loops if loop.flops]
     copies = [loop for loop in found.loops if loop.global_.get("read")]
     (multiply,), (copy,) = products, copies
-    assert (multiply.bound, multiply.cycles["matrix"]) == ("matrix", cycles)
-    assert multiply.waits == ["mbarrier"]
-    assert copy.global_ == {"read": (128 + 256) * 128}
+    assert (multiply.bound, multiply.cycles["matrix"]) == ("matrix", 512)
+    # Of a pair the first CTA waits for the other's operands, too.
+    assert multiply.waits == ["mbarrier"] * group
+    # Each CTA of a pair brings half of B.
+    assert copy.global_ == {"read": (128 + 256 // group) * 128}
+    assert multiply.cycles["shared memory"] == (128 + 256 // group) * 128 / 128
     # The stores of a tile: without conflicts of banks, each part's store in flight with the next.
     (store,) = (loop for loop in found.loops if loop.shared.get("written"))
     assert store.conflicts == store.unknown == 0

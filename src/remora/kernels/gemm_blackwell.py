@@ -7,10 +7,15 @@ hands out tiles: where a program is done, it takes the place of one that has not
 
 from __future__ import annotations
 
+from typing import Any
+
 import triton
 import triton.language as tl
+from triton.tools.tensor_descriptor import TensorDescriptor
 
 import remora.tlx as tlx
+from remora.errors import KernelArgumentError
+from remora.kernels.operands import Product
 from remora.kernels.tiles import tile_of
 
 
@@ -27,7 +32,7 @@ def _place(program, M, N, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, GROUP_M:
 def _copy(
     a_desc, b_desc, a_buffers, b_buffers, full, empty, tiles, M, N, K,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
-    STAGES: tl.constexpr, B_BY_COLUMN: tl.constexpr, PAIR: tl.constexpr,
+    STAGES: tl.constexpr, A_BY_COLUMN: tl.constexpr, B_BY_COLUMN: tl.constexpr, PAIR: tl.constexpr,
 ):  # fmt: skip
     """The operands of tile after tile, stage by stage; this task asks for the tiles, too."""
     COLUMNS: tl.constexpr = BLOCK_N // 2 if PAIR else BLOCK_N
@@ -42,7 +47,10 @@ def _copy(
             stage = step % STAGES
             tlx.barrier_wait(empty[stage], (step // STAGES) & 1 ^ 1)
             tlx.barrier_expect_bytes(full[stage], BYTES)
-            tlx.async_descriptor_load(a_desc, a_buffers[stage], [row, k], full[stage])
+            if A_BY_COLUMN:
+                tlx.async_descriptor_load(a_desc, a_buffers[stage], [k, row], full[stage])
+            else:
+                tlx.async_descriptor_load(a_desc, a_buffers[stage], [row, k], full[stage])
             if B_BY_COLUMN:
                 tlx.async_descriptor_load(b_desc, b_buffers[stage], [column, k], full[stage])
             else:
@@ -55,7 +63,8 @@ def _copy(
 @triton.jit
 def _multiply(
     a_buffers, b_buffers, sums, full, empty, ready, summed, stored, tiles, K,
-    BLOCK_K: tl.constexpr, STAGES: tl.constexpr, B_BY_COLUMN: tl.constexpr, PAIR: tl.constexpr,
+    BLOCK_K: tl.constexpr, STAGES: tl.constexpr, A_BY_COLUMN: tl.constexpr,
+    B_BY_COLUMN: tl.constexpr, PAIR: tl.constexpr,
 ):  # fmt: skip
     """The products of tile after tile, in one of two sums. Of a pair the first CTA multiplies."""
     program, step, done = tl.program_id(0), 0, 0
@@ -73,11 +82,9 @@ def _multiply(
             if PAIR:  # both have their operands
                 tlx.barrier_arrive(ready[stage], 1, 0)
                 tlx.barrier_wait(ready[stage], phase, first)
+            a = tlx.local_trans(a_buffers[stage]) if A_BY_COLUMN else a_buffers[stage]
             b = tlx.local_trans(b_buffers[stage]) if B_BY_COLUMN else b_buffers[stage]
-            tlx.async_dot(
-                a_buffers[stage], b, sums[total], use_acc=k > 0, mBarriers=[empty[stage]],
-                two_ctas=PAIR,
-            )  # fmt: skip
+            tlx.async_dot(a, b, sums[total], use_acc=k > 0, mBarriers=[empty[stage]], two_ctas=PAIR)
             step += 1
         tlx.tcgen05_commit(summed[total], two_ctas=PAIR)
         program = tlx.clc_consumer(tiles, done & 1, multi_ctas=PAIR)
@@ -114,18 +121,20 @@ def _store(
     tlx.async_descriptor_store_wait(0)
 
 
-@triton.jit
+@tlx.jit
 def gemm_blackwell(
     a_desc, b_desc, c_desc, M, N, K,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
-    STAGES: tl.constexpr, SUBTILES: tl.constexpr, B_BY_COLUMN: tl.constexpr, PAIR: tl.constexpr,
+    STAGES: tl.constexpr, SUBTILES: tl.constexpr, A_BY_COLUMN: tl.constexpr,
+    B_BY_COLUMN: tl.constexpr, PAIR: tl.constexpr,
 ):  # fmt: skip
     """``C = A @ B``, summed in fp32.
 
     With PAIR two CTAs of a cluster share a tile of 2 * BLOCK_M rows, each with half of A's rows
     and half of B's columns: half of B's traffic.
 
-    a_desc (M, K) in blocks of (BLOCK_M, BLOCK_K); b_desc (K, N) in (BLOCK_K, COLUMNS), or (N, K)
+    a_desc (M, K) in blocks of (BLOCK_M, BLOCK_K), or (K, M) in (BLOCK_K, BLOCK_M) if
+    A_BY_COLUMN; b_desc (K, N) in (BLOCK_K, COLUMNS), or (N, K)
     in (COLUMNS, BLOCK_K) if B_BY_COLUMN, COLUMNS being BLOCK_N, or BLOCK_N // 2 with PAIR;
     c_desc (M, N) in (BLOCK_M, BLOCK_N // SUBTILES). Grid: a program for each tile, two with
     PAIR. BLOCK_M: 128. BLOCK_N: at most 256. STAGES: buffers of each operand. SUBTILES: even.
@@ -133,7 +142,8 @@ def gemm_blackwell(
     COLUMNS: tl.constexpr = BLOCK_N // 2 if PAIR else BLOCK_N
     CTAS: tl.constexpr = 2 if PAIR else 1
     B_SHAPE: tl.constexpr = (COLUMNS, BLOCK_K) if B_BY_COLUMN else (BLOCK_K, COLUMNS)
-    a_buffers = tlx.local_alloc((BLOCK_M, BLOCK_K), tlx.dtype_of(a_desc), STAGES)
+    A_SHAPE: tl.constexpr = (BLOCK_K, BLOCK_M) if A_BY_COLUMN else (BLOCK_M, BLOCK_K)
+    a_buffers = tlx.local_alloc(A_SHAPE, tlx.dtype_of(a_desc), STAGES)
     b_buffers = tlx.local_alloc(B_SHAPE, tlx.dtype_of(b_desc), STAGES)
     c_buffers = tlx.local_alloc((BLOCK_M, BLOCK_N // SUBTILES), tlx.dtype_of(c_desc), 2)
     sums = tlx.local_alloc((BLOCK_M, BLOCK_N), tl.float32, 2, tlx.storage_kind.tmem)
@@ -147,15 +157,56 @@ def gemm_blackwell(
         with tlx.async_task(num_warps=1, num_regs=40):
             _copy(
                 a_desc, b_desc, a_buffers, b_buffers, full, empty, tiles, M, N, K,
-                BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, B_BY_COLUMN, PAIR,
+                BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, A_BY_COLUMN, B_BY_COLUMN, PAIR,
             )  # fmt: skip
         with tlx.async_task(num_warps=1, num_regs=40):
             _multiply(
                 a_buffers, b_buffers, sums, full, empty, ready, summed, stored, tiles, K,
-                BLOCK_K, STAGES, B_BY_COLUMN, PAIR,
+                BLOCK_K, STAGES, A_BY_COLUMN, B_BY_COLUMN, PAIR,
             )  # fmt: skip
         with tlx.async_task("default"):
             _store(
                 c_desc, c_buffers, sums, summed, stored, tiles, M, N,
                 BLOCK_M, BLOCK_N, GROUP_M, SUBTILES, PAIR,
             )  # fmt: skip
+
+
+def launch_blackwell(product: Product, config: Any, is_plain: bool) -> None:
+    """Launch the kernel.
+
+    config: a ``remora.kernels.matmul.Config``; a cluster of (2, 1) is a pair. is_plain: whether
+    the sums are stored as they are.
+
+    Raises:
+        KernelArgumentError: the kernel does not take the product.
+    """
+    a, b, c = product.a, product.b, product.c
+    problem = ""
+    if not is_plain:
+        problem = "it takes no scales and no epilogue"
+    elif product.batches > 1:
+        problem = "it takes no batches"
+    elif a.tensor.element_size() == 1 and not a.tensor.dtype.is_floating_point:
+        problem = "the matrix unit multiplies no int8"
+    elif a.tensor.element_size() == 4 and (a.by_column or not b.by_column):
+        problem = "fp32 is multiplied along contiguous dimensions: a by rows, b by columns"
+    elif a.described is None or b.described is None or not product.c_described:
+        problem = "rows (or columns) have to be contiguous and multiples of 16 bytes apart"
+    elif product.k == 0:
+        problem = "K is 0"
+    if problem:
+        raise KernelArgumentError(
+            f"the kernel for Blackwell does not take this product: {problem}",
+            where="remora.kernels.matmul",
+            hint="remora.kernels.gemm_stock.gemm_stock is a plain kernel for any strides",
+        )
+    ctas = config.cluster[0]
+    tiles = triton.cdiv(product.m, config.block_m * ctas) * triton.cdiv(product.n, config.block_n)
+    gemm_blackwell[(tiles * ctas,)](
+        a.descriptor(config.block_m, config.block_k),
+        b.descriptor(config.block_k, config.block_n // ctas),
+        TensorDescriptor.from_tensor(c, [config.block_m, config.block_n // config.subtiles]),
+        product.m, product.n, product.k, **config.arguments(), SUBTILES=config.subtiles,
+        A_BY_COLUMN=a.by_column, B_BY_COLUMN=b.by_column, PAIR=ctas == 2,
+        num_warps=4, ctas_per_cga=(ctas, 1, 1),
+    )  # fmt: skip

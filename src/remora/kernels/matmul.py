@@ -12,6 +12,7 @@ from triton.runtime.errors import OutOfResources
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from remora.errors import KernelArgumentError
+from remora.kernels.gemm_blackwell import gemm_blackwell, launch_blackwell
 from remora.kernels.gemm_cdna import gemm_staged
 from remora.kernels.gemm_hopper import gemm_pipelined
 from remora.kernels.gemm_specialized import gemm_specialized
@@ -32,7 +33,8 @@ class Config:
     operands, their product at most 8. stream_k, of ``"cooperative"``: tiles are cut along
     K where they are no multiple of the programs. programs: at most as many are launched;
     0: as the device has multiprocessors. late_store: a tile is stored during the first
-    products of the next one, where the copy engine stores it.
+    products of the next one, where the copy engine stores it. ``"blackwell"``: tasks with
+    sums in tensor memory; a cluster of (2, 1) is two CTAs that share their tiles.
     """
 
     block_m: int
@@ -50,7 +52,10 @@ class Config:
 
     def __post_init__(self) -> None:
         problem = None
-        if self.schedule not in ("pipelined", "cooperative", "pingpong"):
+        if self.schedule == "blackwell":
+            if self.cluster not in ((1, 1), (2, 1)) or self.stream_k or self.subtiles % 2:
+                problem = "the schedule for Blackwell takes clusters of 1 or 2, even subtiles"
+        elif self.schedule not in ("pipelined", "cooperative", "pingpong"):
             problem = f"there is no schedule {self.schedule!r}"
         elif self.schedule != "pipelined" and self.subtiles not in (1, 2, 4):
             problem = f"subtiles is {self.subtiles}: 1, 2 or 4"
@@ -96,6 +101,18 @@ def specialized_config(element_bytes: int, result_bytes: int) -> Config:
     """
     stages = 4 if result_bytes <= 2 else 3
     return Config(128, 256, 128 // element_bytes, 8, stages, 4, "cooperative", 2)
+
+
+def blackwell_config(m: int, element_bytes: int, result_bytes: int) -> Config:
+    """The configuration for Blackwell: two CTAs share a tile, where there are rows for both.
+
+    Sizes are bytes of an element; a stage is 48 KiB, or of two CTAs 32 KiB in each.
+    """
+    ctas, stages = (2, 6) if m > 128 else (1, 4)
+    subtiles = 8 if result_bytes > 2 else 4
+    return Config(
+        128, 256, 128 // element_bytes, 8, stages, 4, "blackwell", subtiles, cluster=(ctas, 1)
+    )
 
 
 def cdna_config(m: int, n: int, k: int, element_bytes: int, arch: str) -> Config:
@@ -164,7 +181,9 @@ def matmul(
     with torch.cuda.device(a.device) if on_gpu else contextlib.nullcontext():
         kernel, chosen = _choose(product, extra)
         config = config or chosen
-        if config.schedule == "pipelined":
+        if config.schedule == "blackwell":
+            launch_blackwell(product, config, extra == _Extra(None, None, None, ()))
+        elif config.schedule == "pipelined":
             _pipelined(kernel, product, config, extra)
         else:
             _check_described(product)
@@ -337,10 +356,12 @@ def _choose(product: Product, extra: _Extra) -> tuple[Any, Config]:
             if extra.epilogue is not None:
                 config = replace(config, subtiles=4)
         return gemm_pipelined, config
+    if target.backend == "cuda" and target.arch in (100, 103):
+        return gemm_blackwell, blackwell_config(m, size, product.c.element_size())
     if target.backend == "hip" and target.arch in ("gfx942", "gfx950"):
         return gemm_staged, cdna_config(m, n, k, size, target.arch)
     raise KernelArgumentError(
         f"there is no kernel for {target.backend}:{target.arch}",
         where=_WHERE,
-        hint="Hopper (cuda:90), CDNA 3 (hip:gfx942) or CDNA 4 (hip:gfx950)",
+        hint="Hopper (cuda:90), Blackwell (cuda:100), CDNA 3 (hip:gfx942) or CDNA 4 (hip:gfx950)",
     )
