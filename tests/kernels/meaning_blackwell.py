@@ -32,7 +32,7 @@ def product(a: torch.Tensor, b: torch.Tensor, dtype: torch.dtype, stages: int = 
 
 
 @pytest.mark.parametrize("by_column", [False, True])
-@pytest.mark.parametrize("shape", [(128, 64, 64), (256, 128, 256), (200, 72, 136), (8, 8, 8)])
+@pytest.mark.parametrize("shape", [(256, 128, 256), (200, 72, 136)])
 def test_products(shape: tuple[int, int, int], by_column: bool) -> None:
     m, n, k = shape
     a = torch.randn(m, k, dtype=torch.float16)
@@ -41,7 +41,7 @@ def test_products(shape: tuple[int, int, int], by_column: bool) -> None:
     torch.testing.assert_close(product(a, b, torch.float16), expected, rtol=2e-3, atol=2e-3)
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float8_e4m3fn])
 def test_other_elements(dtype: torch.dtype) -> None:
     a, b = torch.randn(128, 256).to(dtype), torch.randn(64, 256).to(dtype).T
     expected = (a.double() @ b.double()).to(torch.bfloat16)

@@ -10,15 +10,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+import triton
 from tlx.building import build, conversions_in_loops, instructions
 
 import remora
 import remora.tlx as tlx
 from remora.analysis import of_kernel
+from remora.errors import KernelArgumentError
 from remora.host import shared_memory
 from remora.host.targets import gpu_target
-from remora.kernels.gemm_blackwell import gemm_blackwell
+from remora.kernels.gemm_blackwell import gemm_blackwell, launch_blackwell
 from remora.kernels.matmul import blackwell_config
+from remora.kernels.operands import Product, product_of
 
 BYTES = {"fp16": 2, "bf16": 2, "fp32": 4, "fp8e4nv": 1}
 
@@ -73,6 +77,42 @@ def test_each_task_does_its_part(dtype: str, by_column: bool, pair: bool, kind: 
     assert store.conflicts == store.unknown == 0
     assert store.waits.count("bulk stores <= 1") == 8
     assert "bulk stores <= 0" not in store.waits
+
+
+def meta(m: int, n: int, k: int, dtype: Any = torch.float16, batch: Any = ()) -> Product:
+    """A product on no device."""
+    a = torch.empty(*batch, m, k, dtype=dtype, device="meta")
+    b = torch.empty(*batch, n, k, dtype=dtype, device="meta").mT
+    return product_of(a, b, False, None)
+
+
+class Blackwell:
+    """Stands in for the driver of a GPU that is not there."""
+
+    def get_current_target(self) -> Any:
+        return gpu_target("cuda:100")
+
+
+@pytest.mark.parametrize(("m", "cluster"), [(128, (1, 1)), (129, (2, 1))])
+def test_matmul_takes_it(m: int, cluster: tuple[int, int], monkeypatch: Any) -> None:
+    module = sys.modules["remora.kernels.matmul"]
+    monkeypatch.setattr(triton.runtime.driver, "_active", Blackwell())
+    kernel, config = module._choose(meta(m, 256, 64), module._Extra(None, None, None, ()))
+    assert kernel is gemm_blackwell
+    assert (config.schedule, config.cluster) == ("blackwell", cluster)
+
+
+@pytest.mark.parametrize(("product", "is_plain", "what"), [
+    (meta(128, 128, 64), False, "no epilogue"),
+    (meta(128, 128, 64, batch=(2,)), True, "no batches"),
+    (meta(128, 128, 64, torch.int8), True, "no int8"),
+    (meta(128, 128, 63), True, "16 bytes apart"),
+    (meta(128, 128, 0), True, "K is 0"),
+])  # fmt: skip
+def test_what_it_does_not_take(product: Product, is_plain: bool, what: str) -> None:
+    with pytest.raises(KernelArgumentError, match=what) as caught:
+        launch_blackwell(product, blackwell_config(128, 2, 2), is_plain)
+    assert "gemm_stock" in caught.value.hint
 
 
 def test_the_meaning() -> None:

@@ -190,10 +190,10 @@ def launch_blackwell(product: Product, config: Any, is_plain: bool) -> None:
         problem = "the matrix unit multiplies no int8"
     elif a.tensor.element_size() == 4 and (a.by_column or not b.by_column):
         problem = "fp32 is multiplied along contiguous dimensions: a by rows, b by columns"
-    elif a.described is None or b.described is None or not product.c_described:
-        problem = "rows (or columns) have to be contiguous and multiples of 16 bytes apart"
     elif product.k == 0:
         problem = "K is 0"
+    elif a.described is None or b.described is None or not product.c_described:
+        problem = "rows (or columns) have to be contiguous and multiples of 16 bytes apart"
     if problem:
         raise KernelArgumentError(
             f"the kernel for Blackwell does not take this product: {problem}",
