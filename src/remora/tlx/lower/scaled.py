@@ -19,6 +19,7 @@ from remora.tlx.lower.shared import segments
 from remora.tlx.lower.tcgen05 import flags, ordered_scales
 from remora.tlx.lower.tensor_layouts import TensorMatrix, TensorScales
 from remora.tlx.scaled import FORMATS, tensor_dot_scaled
+from remora.tlx.tcgen05 import whole_rows
 from remora.tlx_plugin import BLACKWELL
 
 
@@ -83,11 +84,12 @@ def _scales(
     kind: MemDesc = lowering.analysis.described(value)
     element = attribute("f8E4M3FN" if op.attributes["block"] == 16 else "i8")
     if not kind.in_tensor_memory:
-        shape = (rows, math.prod(kind.shape) // rows)
-        kind = MemDesc(shape, kind.element, TensorScales())
+        rows = max(rows, 128)
+        kind = MemDesc((rows, math.prod(kind.shape) // rows), kind.element, TensorScales())
         place = builder.value("ttng.tmem_alloc", [], kind.type)
         builder.op("ttng.tmem_copy", [ordered_scales(builder, value, kind), place])
         value = place
-    if kind.element == element:
+    read = replace(kind, shape=whole_rows(kind.shape), element=element)
+    if read == kind:
         return value
-    return builder.value("ttg.memdesc_reinterpret", [value], replace(kind, element=element).type)
+    return builder.value("ttg.memdesc_reinterpret", [value], read.type)
