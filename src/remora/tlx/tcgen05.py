@@ -241,7 +241,8 @@ def later_product(
 
     def run() -> None:
         product = multiply()
-        total[...] = (product + _wide(total) if accumulates else product).astype(total.dtype)
+        before = total.astype(np.float32) if accumulates else np.float32(0)
+        total[...] = (product + before).astype(total.dtype)
 
     reads = [a, b, *also, *([total] if accumulates else [])]
     machine.later(QUEUE, run, reads=reads, writes=[total], in_order=True)
