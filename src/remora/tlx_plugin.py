@@ -122,16 +122,25 @@ clusters = (
     Pipeline("tlx clusters").override("ptx", _synchronise, trigger=MARK).when(target=FROM_HOPPER_ON)
 )
 
-# For remora.use, remora.attach and --with; not in force by itself.
-waits = PassRef("remora.tlx.lower.waits:WaitForEachProduct", trigger="ttng.warp_group_dot")
+_DOT = "remora:tlx.async_dot"
+wait_each = PassRef("remora.tlx.lower.waits:WaitForEachProduct", trigger=_DOT)
+keep = PassRef("remora.tlx.lower.waits:KeepProductsInFlight", trigger=_DOT)
+
+# For remora.use, remora.attach and --with: a wait after each product, as the C++ plugin has;
+# and the author's waits only.
 wait_for_each_product = (
-    Pipeline("wait for each product").insert(waits, at="ttgir/end").when(target="cuda:90")
+    Pipeline("wait for each product").insert(wait_each, at="ttgir/end").when(target="cuda:90")
+)
+products_in_flight = (
+    Pipeline("products in flight")
+    .insert(keep, after="ttgir/convert_to_ttgpuir")
+    .when(target="cuda:90")
 )
 
 plugin = Plugin(
     name="tlx",
     version="0.1.0",
-    passes=(PassRef(LOWER_OPERATIONS), outline, specialize, fit, waits),
+    passes=(PassRef(LOWER_OPERATIONS), outline, specialize, fit, wait_each, keep),
     ops=tuple(f"remora.tlx:{name}" for name in OPERATIONS),
     pipelines=(pipeline, descriptors, clusters),
 )

@@ -97,7 +97,7 @@ from remora.tlx.utilities import (
     warp_redux,
 )
 from remora.tlx.views import local_reinterpret, local_slice, local_trans, subslice
-from remora.tlx_plugin import plugin, wait_for_each_product
+from remora.tlx_plugin import plugin, products_in_flight, wait_for_each_product
 
 __all__ = [
     "Config",
@@ -160,6 +160,7 @@ __all__ = [
     "padded_shared_layout_encoding",
     "plugin",
     "prefetch",
+    "products_in_flight",
     "reinterpret_tensor_descriptor",
     "release_layout",
     "remote_mbarrier",

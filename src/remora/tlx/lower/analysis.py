@@ -44,6 +44,7 @@ from remora.tlx.lower.layouts import element_type as mlir_element
 from remora.tlx.lower.lifetimes import Buffer, Lifetimes, comes_after
 from remora.tlx.lower.sharing import SharedStorage, storages
 from remora.tlx.lower.views import SLICES, VIEWS, cut_tile, keeps_elements
+from remora.tlx.lower.waits import chained
 from remora.tlx.storage import Placement
 
 _CONTROL_FLOW = ("scf.for", "scf.while", "scf.condition", "scf.yield", "cf.br", "cf.cond_br")
@@ -204,6 +205,8 @@ class TlxAnalysis:
         self.alignment = Alignment()
         #: Buffers and barriers, lowered, that other CTAs reach.
         self.reached: list[SSAValue] = []
+        #: Products that are waited for at once.
+        self.chained = chained(lowering)
         self._by_part = {p: op for op in lowering.ops for p in op.parts}
         if any(Box.of(v.type) for op in lowering.ops for v in (*op.operands, *op.results)):
             encode_descriptors(lowering.module)
