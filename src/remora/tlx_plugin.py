@@ -123,8 +123,8 @@ clusters = (
 )
 
 _DOT = "remora:tlx.async_dot"
-wait_each = PassRef("remora.tlx.lower.waits:WaitForEachProduct", trigger=_DOT)
-keep = PassRef("remora.tlx.lower.waits:KeepProductsInFlight", trigger=_DOT)
+wait_each = PassRef("remora.tlx.lower.in_flight:WaitForEachProduct", trigger=_DOT)
+keep = PassRef("remora.tlx.lower.in_flight:KeepProductsInFlight", trigger=_DOT)
 
 # For remora.use, remora.attach and --with: a wait after each product, as the C++ plugin has;
 # and the author's waits only.

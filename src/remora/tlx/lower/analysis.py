@@ -28,6 +28,7 @@ from remora.ir.alignment import Alignment
 from remora.ir.build import Builder, i32, op_name, set_type
 from remora.ir.locations import source_line
 from remora.tlx.lower.boxes import Box, encode_descriptors
+from remora.tlx.lower.in_flight import chained
 from remora.tlx.lower.layouts import (
     MemDesc,
     NvmmaShared,
@@ -44,7 +45,6 @@ from remora.tlx.lower.layouts import element_type as mlir_element
 from remora.tlx.lower.lifetimes import Buffer, Lifetimes, comes_after
 from remora.tlx.lower.sharing import SharedStorage, storages
 from remora.tlx.lower.views import SLICES, VIEWS, cut_tile, keeps_elements
-from remora.tlx.lower.waits import chained
 from remora.tlx.storage import Placement
 
 _CONTROL_FLOW = ("scf.for", "scf.while", "scf.condition", "scf.yield", "cf.br", "cf.cond_br")
