@@ -122,10 +122,28 @@ clusters = (
     Pipeline("tlx clusters").override("ptx", _synchronise, trigger=MARK).when(target=FROM_HOPPER_ON)
 )
 
+operands = PassRef(
+    "remora.tlx.lower.operands:LoadAsOperands",
+    trigger="remora:tlx.local_load",
+    also=("remora.tlx",),
+)
+waits = PassRef(
+    "remora.tlx.lower.waits:WaitAsWritten",
+    trigger="remora:tlx.async_load_wait_group",
+    also=("remora.tlx",),
+)
+
+cdna = (
+    Pipeline("tlx cdna")
+    .insert(operands, after="ttgir/accelerate_matmul")
+    .insert(waits, at="ttgir/end")
+    .when(target="hip")
+)
+
 plugin = Plugin(
     name="tlx",
     version="0.1.0",
-    passes=(PassRef(LOWER_OPERATIONS), outline, specialize, fit),
+    passes=(PassRef(LOWER_OPERATIONS), outline, specialize, fit, operands, waits),
     ops=tuple(f"remora.tlx:{name}" for name in OPERATIONS),
-    pipelines=(pipeline, descriptors, clusters),
+    pipelines=(pipeline, descriptors, clusters, cdna),
 )

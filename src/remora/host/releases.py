@@ -33,6 +33,8 @@ class Features:
         (``cachePolicy``), not ``cache`` and ``evict``; stores of descriptors carry it too.
     calls_carry_tensors: TTIR to TTGIR conversion updates the signature of a
         function without a body, so that a call to it can carry tensors.
+    copies_to_lds: stock passes fit asynchronous copies to what CDNA's loads straight to
+        LDS can do, unless ``TRITON_HIP_USE_ASYNC_COPY`` is off.
     dot_wait_synchronises: the wait for products of a warp group is also a
         barrier where there are several: another's product may still read the
         operands.
@@ -50,6 +52,7 @@ class Features:
     bridge: bool
     cache_policies: bool
     calls_carry_tensors: bool
+    copies_to_lds: bool
     dot_wait_synchronises: bool
     explicit_native_plugins: bool
     nanobind: bool
@@ -117,6 +120,7 @@ def features() -> Features:
         bridge=not missing,
         cache_policies=has_symbol("_ZN4mlir6triton6LoadOp14getCachePolicyEv"),
         calls_carry_tensors=_calls_carry_tensors(),
+        copies_to_lds=_numbers(version) >= (3, 8),
         # The release that made it one added an attribute to switch it off.
         dot_wait_synchronises=has_symbol(
             "_ZN4mlir6triton10nvidia_gpu18WarpGroupDotWaitOp17getWarpGroupLocalEv"

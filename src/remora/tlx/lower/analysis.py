@@ -43,6 +43,7 @@ from remora.tlx.lower.layouts import (
 from remora.tlx.lower.layouts import element_type as mlir_element
 from remora.tlx.lower.lifetimes import Buffer, Lifetimes, comes_after
 from remora.tlx.lower.sharing import SharedStorage, storages
+from remora.tlx.lower.waits import mark
 from remora.tlx.lower.views import SLICES, VIEWS, cut_tile, keeps_elements
 from remora.tlx.storage import Placement
 
@@ -67,6 +68,9 @@ _ASYNCHRONOUS = (
 
 #: Those of ``_ASYNCHRONOUS`` whose groups copies of stock pipelining would join.
 _IN_GROUPS = ("tlx.async_load", "tlx.async_load_commit_group", "tlx.async_load_wait_group")
+
+#: Copies into a buffer, in groups that ``async_load_wait_group`` waits for.
+COPIES = ("tlx.async_load",)
 
 #: Copies out of a buffer, in groups that ``async_descriptor_store_wait`` waits for.
 _STORES = ("tlx.async_descriptor_store", "tlx.async_store")
@@ -234,8 +238,7 @@ class TlxAnalysis:
                 self._spread(op)
         self._follow_in_flight()
         self._stop_pipelining()
-        if lowering.target.backend == "cuda":
-            self._extend_lives()
+        self._extend_lives()
 
     @property
     def has_products(self) -> bool:
@@ -574,7 +577,7 @@ class TlxAnalysis:
                 custom = self._by_part.get(op)
                 if custom is not None and self._continues(custom, use.index):
                     continue
-                if custom is not None or not _joins(op, use.index):
+                if custom is not None or not joins(op, use.index):
                     raise AccumulatorInFlight(
                         "a result of tlx.async_dot is read before it was waited for",
                         where=source_line(op.location),
@@ -645,14 +648,14 @@ class TlxAnalysis:
         for use in list(value.uses):
             op = use.operation
             lowered = op_name(op).startswith("ttng.") or op in self._converted
-            if lowered or _joins(op, use.index):
+            if lowered or joins(op, use.index):
                 continue
             convert = Builder.before(op).op("ttg.convert_layout", [value], [before])
             self._converted.add(convert)
             op.operands[use.index] = convert.results[0]
 
     def _convert_sources(self, value: SSAValue) -> None:
-        for op, index in _joined_into(value):
+        for op, index in joined_into(value):
             source = op.operands[index]
             if source.type == value.type:
                 continue
@@ -663,15 +666,24 @@ class TlxAnalysis:
     # --- lives of buffers ---------------------------------------------------------------
 
     def _extend_lives(self) -> None:
-        from remora.tlx.lower.cuda import wait_for_all_copies
+        from remora.tlx.lower import cuda, hip
 
-        Lifetimes(
-            self.lowering.ops, lambda builder: wait_for_all_copies(builder, self.has_products)
-        ).extend(
+        lowering, on_hip = self.lowering, self.lowering.target.backend == "hip"
+
+        def drain(builder: Builder) -> None:
+            if on_hip:
+                mark(builder, 0)
+            else:
+                cuda.wait_for_all_copies(builder, self.has_products)
+
+        def in_flight(copy: CustomOp) -> bool:
+            return copy.name in COPIES and (not on_hip or hip.is_direct(copy, self))
+
+        Lifetimes(lowering.ops, drain).extend(
             Buffer(
                 allocation,
                 [use.op for use in uses],
-                [use.op for use in uses if use.op.name == "tlx.async_load"],
+                [use.op for use in uses if in_flight(use.op)],
                 [use.op for use in uses if use.op.name == "tlx.async_dot"],
                 [use.op for use in uses if _may_be_left(use.op)],
                 [use.op for use in uses if use.op.name in _STORES],
@@ -736,12 +748,12 @@ def _begins(block: Block, op: Operation) -> bool:
     return holder is not None
 
 
-def _joins(op: Operation, index: int) -> bool:
+def joins(op: Operation, index: int) -> bool:
     """Whether an operand goes on as it is: into a loop, a branch, a select of whole values."""
     return op_name(op) in _CONTROL_FLOW or (selects_whole(op) and index >= 1)
 
 
-def _joined_into(value: SSAValue) -> Iterator[tuple[Operation, int]]:
+def joined_into(value: SSAValue) -> Iterator[tuple[Operation, int]]:
     """The operands, of loops and terminators, that become ``value``."""
     owner = value.owner
     if isinstance(value, BlockArgument):
