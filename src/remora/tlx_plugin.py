@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from remora.dsl.pipeline import LOWER_OPERATIONS, TRIGGER, lowering_pipeline
-from remora.pipeline import PassRef, Pipeline
+from remora.pipeline import PassRef, Pipeline, stock
 from remora.plugins import Plugin
 
 #: Targets with mbarriers, TMA, clusters and registers of a task's own.
@@ -19,8 +19,15 @@ OPERATIONS = (
     "alloc_barriers",
     "alloc_warp_barrier",
     "allocate_tensor_descriptor",
+    "amd_iglp_opt",
     "amd_mfma_layout",
+    "amd_register_class_anchor",
+    "amd_register_resident",
+    "amd_sched_barrier",
+    "amd_sched_group_barrier",
+    "amd_setprio",
     "assert_same_layout",
+    "assume_uniform",
     "async_descriptor_load",
     "async_descriptor_prefetch_tensor",
     "async_descriptor_store",
@@ -39,6 +46,10 @@ OPERATIONS = (
     "barrier_arrive",
     "barrier_expect_bytes",
     "barrier_wait",
+    "buffer_atomic_add",
+    "buffer_load",
+    "buffer_load_to_local",
+    "buffer_store",
     "clock64",
     "cluster_barrier",
     "cluster_cta_rank",
@@ -65,6 +76,7 @@ OPERATIONS = (
     "prefetch",
     "reinterpret_tensor_descriptor",
     "release_layout",
+    "rematerialized_range",
     "remote_shmem_store",
     "remote_view",
     "require_layout",
@@ -76,6 +88,7 @@ OPERATIONS = (
     "subslice",
     "thread_id",
     "vote_ballot_sync",
+    "warp_pipeline_stage",
     "warp_redux",
     "zeros",
 )
@@ -140,10 +153,22 @@ cdna = (
     .when(target="hip")
 )
 
+
+def _has_stages(text: str) -> bool:
+    """Whether a module has stages of a warp pipeline."""
+    return "remora:tlx.warp_pipeline_stage" in text
+
+
+stages = (
+    Pipeline("tlx stages")
+    .insert(stock("amd.ttgpuir.warp_pipeline"), at="ttgir/end")
+    .when(target="hip", module=_has_stages)
+)
+
 plugin = Plugin(
     name="tlx",
     version="0.1.0",
     passes=(PassRef(LOWER_OPERATIONS), outline, specialize, fit, operands, waits),
     ops=tuple(f"remora.tlx:{name}" for name in OPERATIONS),
-    pipelines=(pipeline, descriptors, clusters, cdna),
+    pipelines=(pipeline, descriptors, clusters, cdna, stages),
 )

@@ -41,6 +41,8 @@ class Features:
     explicit_native_plugins: native plugins are loaded by explicit calls
         (``passes.plugin.extend_with``) and not through ``TRITON_PLUGIN_PATHS``.
     nanobind: the binding is nanobind's (pybind11's before).
+    scheduling_masks: the instructions that a scheduling barrier names are an enumeration;
+        before, a number.
     store_waits_read_only: the wait for stores of descriptors says whether it waits
         for reads only; before it always does.
     transposes_unswizzled: a matrix layout in shared memory that has no swizzle can be
@@ -56,6 +58,7 @@ class Features:
     dot_wait_synchronises: bool
     explicit_native_plugins: bool
     nanobind: bool
+    scheduling_masks: bool
     store_waits_read_only: bool
     transposes_unswizzled: bool
 
@@ -127,6 +130,7 @@ def features() -> Features:
         ),
         explicit_native_plugins=hasattr(ir, "extend_dialects_with"),
         nanobind=type(ir.module).__module__ == "nanobind",
+        scheduling_masks=_numbers(version) >= (3, 9),
         transposes_unswizzled=_numbers(version) >= (3, 8),
         store_waits_read_only=has_symbol(
             "_ZN4mlir6triton10nvidia_gpu14TMAStoreWaitOp11getReadOnlyEv"

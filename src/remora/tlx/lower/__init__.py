@@ -3,27 +3,33 @@
 from remora.tlx.lower import (
     analysis,
     barriers,
+    buffer_ops,
     bulk,
     clusters,
     cuda,
     descriptors,
     device_descriptors,
     gathers,
+    hints,
     hip,
     shared,
+    stages,
     views,
 )
 
 __all__ = [
     "analysis",
     "barriers",
+    "buffer_ops",
     "bulk",
     "clusters",
     "cuda",
     "descriptors",
     "device_descriptors",
     "gathers",
+    "hints",
     "hip",
     "shared",
+    "stages",
     "views",
 ]

@@ -44,6 +44,7 @@ from remora.tlx.lower.layouts import element_type as mlir_element
 from remora.tlx.lower.lifetimes import Buffer, Lifetimes, comes_after
 from remora.tlx.lower.sharing import SharedStorage, storages
 from remora.tlx.lower.waits import mark
+from remora.tlx.lower.stages import check_stages
 from remora.tlx.lower.views import SLICES, VIEWS, cut_tile, keeps_elements
 from remora.tlx.storage import Placement
 
@@ -51,6 +52,7 @@ _CONTROL_FLOW = ("scf.for", "scf.while", "scf.condition", "scf.yield", "cf.br", 
 
 _ASYNCHRONOUS = (
     "tlx.async_load",
+    "tlx.buffer_load_to_local",
     "tlx.async_load_commit_group",
     "tlx.async_load_wait_group",
     "tlx.async_dot",
@@ -63,14 +65,21 @@ _ASYNCHRONOUS = (
     "tlx.async_descriptor_load",
     "tlx.async_descriptor_store",
     "tlx.async_descriptor_store_wait",
+    "tlx.warp_pipeline_stage",
 )
 
 
-#: Those of ``_ASYNCHRONOUS`` whose groups copies of stock pipelining would join.
-_IN_GROUPS = ("tlx.async_load", "tlx.async_load_commit_group", "tlx.async_load_wait_group")
+#: Copies whose groups those of stock pipelining would join; stages that it would move.
+_BY_HAND = (
+    "tlx.async_load",
+    "tlx.buffer_load_to_local",
+    "tlx.async_load_commit_group",
+    "tlx.async_load_wait_group",
+    "tlx.warp_pipeline_stage",
+)
 
 #: Copies into a buffer, in groups that ``async_load_wait_group`` waits for.
-COPIES = ("tlx.async_load",)
+COPIES = ("tlx.async_load", "tlx.buffer_load_to_local")
 
 #: Copies out of a buffer, in groups that ``async_descriptor_store_wait`` waits for.
 _STORES = ("tlx.async_descriptor_store", "tlx.async_store")
@@ -113,7 +122,12 @@ ALLOCATIONS = {"tlx.local_alloc", "tlx.alloc_barriers", "tlx.alloc_warp_barrier"
 
 #: Operations that write the buffer that their second operand is: in the order of the tensor that
 #: the first one is; from a descriptor, row-major.
-WRITES = {"tlx.async_load", "tlx.local_store", "tlx.async_descriptor_load"}
+WRITES = {
+    "tlx.async_load",
+    "tlx.buffer_load_to_local",
+    "tlx.local_store",
+    "tlx.async_descriptor_load",
+}
 
 #: What a use wants of the layout of what its operand is: ``wish(analysis, use, shape, bits,
 #: order)``; None where any will do. The shape is the one that the layout is laid over: of a
@@ -237,6 +251,7 @@ class TlxAnalysis:
             if op.name == "tlx.async_dot":
                 self._spread(op)
         self._follow_in_flight()
+        check_stages(lowering)
         self._stop_pipelining()
         self._extend_lives()
 
@@ -704,10 +719,10 @@ class TlxAnalysis:
         """
         for op in self.lowering.ops:
             parent = op.op.parent_op()
-            counts = op.name in _ASYNCHRONOUS and self.lowering.target.backend == "cuda"
+            counts = op.name in _ASYNCHRONOUS
             while parent is not None:
                 said = "tt.num_stages" in parent.attributes
-                stays_away = op.name in _IN_GROUPS or self._is_pipelined(parent)
+                stays_away = op.name in _BY_HAND or self._is_pipelined(parent)
                 if op_name(parent) == "scf.for" and (counts or not said) and stays_away:
                     parent.attributes["tt.num_stages"] = i32(0)
                 parent = parent.parent_op()

@@ -32,27 +32,34 @@ _TOKEN = attribute("!ttg.async.token")
 
 # Bytes that a lane can load straight to LDS: CDNA 3 and CDNA 4 instruction set references,
 # buffer and global loads with LDS; less than 4, and 12, are not used.
-_DIRECT = {"gfx942": (4,), "gfx950": (16, 4)}
+DIRECT = {"gfx942": (4,), "gfx950": (16, 4)}
 
 
-def direct_bytes(op: CustomOp, analysis: TlxAnalysis, contiguous: int) -> int:
-    """Bytes of a lane's loads straight to LDS for an ``async_load``; 0: through registers.
+def known_bytes(op: CustomOp, analysis: TlxAnalysis, contiguous: int) -> int:
+    """Bytes that each lane is known to copy in a row, aligned and under one mask.
 
     contiguous: the dimension of the buffer along which elements follow each other.
     """
-    arch = str(analysis.lowering.target.arch)
-    if arch not in _DIRECT or not features().copies_to_lds or knobs.amd.use_async_copy is False:
-        return 0
     pointer, mask, _ = masked_load(carrying_load(op))
+    size = element_bytes(pointer.type)
     known = copy_bytes(analysis.alignment, pointer, mask, contiguous)
-    known = min(known, run_of(pointer.type, contiguous) * element_bytes(pointer.type))
+    known = min(known, run_of(pointer.type, contiguous) * size)
+    return max(known, op.attributes.get("contiguity", 1) * size)
+
+
+def direct_bytes(op: CustomOp, analysis: TlxAnalysis, contiguous: int) -> int:
+    """Bytes of a lane's loads straight to LDS for a copy; 0: through registers."""
+    arch = str(analysis.lowering.target.arch)
+    if arch not in DIRECT or not features().copies_to_lds or knobs.amd.use_async_copy is False:
+        return 0
+    known = known_bytes(op, analysis, contiguous)
     if arch == "gfx942" and known != 4:
         return 0  # wider through registers, which its loads to LDS cannot do
-    return next((width for width in _DIRECT[arch] if width <= known), 0)
+    return next((width for width in DIRECT[arch] if width <= known), 0)
 
 
 def is_direct(op: CustomOp, analysis: TlxAnalysis) -> bool:
-    """Whether an ``async_load`` copies straight to LDS, its buffer's layout known."""
+    """Whether a copy goes straight to LDS, its buffer's layout known."""
     layout = analysis.layout_of(op.operands[1])
     if not direct_bytes(op, analysis, layout.order[0]):
         return False
@@ -91,7 +98,7 @@ def lower_async_load(op: CustomOp, builder: Builder, lowering: Lowering) -> SSAV
 
 def copies_in_flight(lowering: Lowering) -> bool:
     """Whether the target's copies are ever in flight."""
-    return str(lowering.target.arch) in _DIRECT and features().copies_to_lds
+    return str(lowering.target.arch) in DIRECT and features().copies_to_lds
 
 
 @async_load_commit_group.lowering("hip")
