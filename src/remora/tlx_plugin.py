@@ -7,6 +7,7 @@ finding out that it exists does not.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from remora.dsl.pipeline import LOWER_OPERATIONS, TRIGGER, lowering_pipeline
 from remora.pipeline import PassRef, Pipeline, stock
@@ -20,11 +21,13 @@ OPERATIONS = (
     "alloc_warp_barrier",
     "allocate_tensor_descriptor",
     "amd_iglp_opt",
+    "amd_mfma_commit",
     "amd_mfma_layout",
     "amd_register_class_anchor",
     "amd_register_resident",
     "amd_sched_barrier",
     "amd_sched_group_barrier",
+    "amd_scheduled_mfma",
     "amd_setprio",
     "assert_same_layout",
     "assume_uniform",
@@ -56,6 +59,7 @@ OPERATIONS = (
     "cluster_size_1d",
     "dot_operand_layout",
     "dtype_of",
+    "extract_slice",
     "fence",
     "fence_async_shared",
     "fence_mbarrier_init_cluster",
@@ -89,6 +93,7 @@ OPERATIONS = (
     "thread_id",
     "vote_ballot_sync",
     "warp_pipeline_stage",
+    "warp_predicate",
     "warp_redux",
     "zeros",
 )
@@ -146,23 +151,14 @@ waits = PassRef(
     also=("remora.tlx",),
 )
 
+stages = replace(stock("amd.ttgpuir.warp_pipeline"), trigger="remora:tlx.warp_pipeline_stage")
+
 cdna = (
     Pipeline("tlx cdna")
     .insert(operands, after="ttgir/accelerate_matmul")
     .insert(waits, at="ttgir/end")
+    .insert(stages, at="ttgir/end")
     .when(target="hip")
-)
-
-
-def _has_stages(text: str) -> bool:
-    """Whether a module has stages of a warp pipeline."""
-    return "remora:tlx.warp_pipeline_stage" in text
-
-
-stages = (
-    Pipeline("tlx stages")
-    .insert(stock("amd.ttgpuir.warp_pipeline"), at="ttgir/end")
-    .when(target="hip", module=_has_stages)
 )
 
 plugin = Plugin(
@@ -170,5 +166,5 @@ plugin = Plugin(
     version="0.1.0",
     passes=(PassRef(LOWER_OPERATIONS), outline, specialize, fit, operands, waits),
     ops=tuple(f"remora.tlx:{name}" for name in OPERATIONS),
-    pipelines=(pipeline, descriptors, clusters, cdna, stages),
+    pipelines=(pipeline, descriptors, clusters, cdna),
 )

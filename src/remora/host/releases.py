@@ -41,6 +41,7 @@ class Features:
     explicit_native_plugins: native plugins are loaded by explicit calls
         (``passes.plugin.extend_with``) and not through ``TRITON_PLUGIN_PATHS``.
     nanobind: the binding is nanobind's (pybind11's before).
+    register_classes: a product on CDNA can say which registers its sum is in.
     scheduling_masks: the instructions that a scheduling barrier names are an enumeration;
         before, a number.
     store_waits_read_only: the wait for stores of descriptors says whether it waits
@@ -58,6 +59,7 @@ class Features:
     dot_wait_synchronises: bool
     explicit_native_plugins: bool
     nanobind: bool
+    register_classes: bool
     scheduling_masks: bool
     store_waits_read_only: bool
     transposes_unswizzled: bool
@@ -130,6 +132,7 @@ def features() -> Features:
         ),
         explicit_native_plugins=hasattr(ir, "extend_dialects_with"),
         nanobind=type(ir.module).__module__ == "nanobind",
+        register_classes=_numbers(version) >= (3, 9),
         scheduling_masks=_numbers(version) >= (3, 9),
         transposes_unswizzled=_numbers(version) >= (3, 8),
         store_waits_read_only=has_symbol(

@@ -82,6 +82,8 @@ from remora.tlx.layouts import (
     tensor_memory_scales_layout_encoding,
     zeros,
 )
+from remora.tlx.mfma import amd_mfma_commit, amd_scheduled_mfma, extract_slice
+from remora.tlx.predicates import warp_predicate
 from remora.tlx.stages import warp_pipeline_stage
 from remora.tlx.storage import (
     StorageType,
@@ -110,6 +112,7 @@ from remora.tlx.utilities import (
     stoch_round,
     thread_id,
     vote_ballot_sync,
+    warp_all,
     warp_any,
     warp_redux,
 )
@@ -122,11 +125,13 @@ __all__ = [
     "alloc_warp_barrier",
     "allocate_tensor_descriptor",
     "amd_iglp_opt",
+    "amd_mfma_commit",
     "amd_mfma_layout",
     "amd_register_class_anchor",
     "amd_register_resident",
     "amd_sched_barrier",
     "amd_sched_group_barrier",
+    "amd_scheduled_mfma",
     "amd_setprio",
     "assert_same_layout",
     "assume_uniform",
@@ -160,6 +165,7 @@ __all__ = [
     "cluster_size_1d",
     "dot_operand_layout",
     "dtype_of",
+    "extract_slice",
     "fence",
     "fence_async_shared",
     "fence_mbarrier_init_cluster",
@@ -217,8 +223,10 @@ __all__ = [
     "tensor_memory_scales_layout_encoding",
     "thread_id",
     "vote_ballot_sync",
+    "warp_all",
     "warp_any",
     "warp_pipeline_stage",
+    "warp_predicate",
     "warp_redux",
     "zeros",
 ]

@@ -130,8 +130,9 @@ _ADDS = {
     ),
 }  # fmt: skip
 
+#: In the order of mlir::triton::MemSemantic and MemSyncScope.
 _SEMANTICS = ("relaxed", "acquire", "release", "acq_rel")
-_SCOPES = ("cta", "gpu", "sys")
+_SCOPES = ("gpu", "cta", "sys")
 
 
 @op("tlx.buffer_atomic_add", lowered_in=LOWERED_IN)
@@ -179,7 +180,7 @@ def buffer_atomic_add(
     loaded = _place(call, ptr, offsets, mask, None, "")
     return call.emit(
         [loaded, ptr, offsets, value], [loaded.type],
-        contiguity=width, sem=_SEMANTICS.index(order) + 1, scope=("gpu", "cta", "sys").index(reach) + 1,
+        contiguity=width, sem=_SEMANTICS.index(order) + 1, scope=_SCOPES.index(reach) + 1,
         kind="f" if dtype.is_floating() else "i",
     )  # fmt: skip
 

@@ -69,7 +69,8 @@ def amd_sched_group_barrier(call: Call, mask: Any, size: Any, sync_id: Any = 0) 
 def amd_iglp_opt(call: Call, variant: Any) -> Any:
     """A scheduling strategy for the code around: ``llvm.amdgcn.iglp.opt``.
 
-    variant: constant: 0 small GEMM, 1 one-wave GEMM, 2 exponentials beside MFMA, 3 the same, simple.
+    variant: constant: 0 small GEMM, 1 GEMM of one warp, 2 exponentials beside MFMA, 3 the same,
+    simple.
     """
     on_amd(call, "leave it out: ptxas schedules")
     call.emit(variant=_within(call, "variant", variant, 0, 3))

@@ -43,9 +43,9 @@ from remora.tlx.lower.layouts import (
 from remora.tlx.lower.layouts import element_type as mlir_element
 from remora.tlx.lower.lifetimes import Buffer, Lifetimes, comes_after
 from remora.tlx.lower.sharing import SharedStorage, storages
-from remora.tlx.lower.waits import mark
 from remora.tlx.lower.stages import check_stages
 from remora.tlx.lower.views import SLICES, VIEWS, cut_tile, keeps_elements
+from remora.tlx.lower.waits import mark
 from remora.tlx.storage import Placement
 
 _CONTROL_FLOW = ("scf.for", "scf.while", "scf.condition", "scf.yield", "cf.br", "cf.cond_br")
@@ -652,9 +652,10 @@ class TlxAnalysis:
 
     def finish(self) -> None:
         """Convert layouts where products meet the rest of the program; let clusters meet."""
-        from remora.tlx.lower.clusters import finish
+        from remora.tlx.lower import clusters, mfma
 
-        finish(self.lowering)
+        clusters.finish(self.lowering)
+        mfma.finish(self.lowering)
         for value, before in self._before.items():
             self._convert_sources(value)
             self._convert_uses(value, before)

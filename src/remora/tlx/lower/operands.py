@@ -74,4 +74,3 @@ def _closure(load: Operation) -> tuple[list[SSAValue], list[Operation]]:
                 return [], []
         work += [*further, *sources]
     return list(values), list(uses)
-

@@ -24,7 +24,6 @@ from remora.tlx.lower.layouts import (
 from remora.tlx.storage import Placement, set_buffer_overlap, storage_alias_spec
 from remora.tlx.tasks import async_task_replica_id
 
-
 # What stock Triton's AMD backend calls a load that waits for copies keep apart from them.
 _SYNCED = "ttg.amdg.syncedViaAsyncWait"
 
