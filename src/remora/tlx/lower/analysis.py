@@ -42,6 +42,7 @@ from remora.tlx.lower.layouts import (
 )
 from remora.tlx.lower.layouts import element_type as mlir_element
 from remora.tlx.lower.lifetimes import Buffer, Lifetimes, comes_after
+from remora.tlx.lower.padding import padded
 from remora.tlx.lower.sharing import SharedStorage, storages
 from remora.tlx.lower.stages import check_stages
 from remora.tlx.lower.views import SLICES, VIEWS, cut_tile, keeps_elements
@@ -83,6 +84,9 @@ COPIES = ("tlx.async_load", "tlx.buffer_load_to_local")
 
 #: Copies out of a buffer, in groups that ``async_descriptor_store_wait`` waits for.
 _STORES = ("tlx.async_descriptor_store", "tlx.async_store")
+
+#: Bytes of gfx950's shared memory.
+LDS_BYTES = 160 << 10
 
 #: What stock Triton pipelines, in a loop whose own body has it.
 _PIPELINED = (
@@ -210,6 +214,11 @@ def _loaded(
     operand = analysis.multiplied_as(use.op.results[0]) if len(shape) == 2 else None
     if operand is None:
         return None
+    if analysis.may_be_padded(use):
+        inner_is_k = order[0] == (1 if operand == 0 else 0)
+        layout = padded(shape, bits, order, inner_is_k)
+        if layout is not None:
+            return layout
     return analysis.operand_layout(shape, bits, operand, order)
 
 
@@ -483,6 +492,42 @@ class TlxAnalysis:
                 return Wish(layout, use, view)
             layout = behind
         return Wish(layout, use, None)
+
+    def may_be_padded(self, use: Use) -> bool:
+        """Whether all that touches the buffer of a use can do with padding.
+
+        On gfx950, where only whole loads straight to LDS write it, nothing lies over it, and all
+        buffers fit with the widest padding.
+        """
+        from remora.tlx.lower.hip import direct_bytes
+
+        if self.lowering.target.arch != "gfx950" or self._is_tight:
+            return False
+        (allocation, *others) = self._allocation[use.op.operands[use.operand]]
+        uses = self._uses[allocation]
+        bits = mlir_element(allocation.attributes["dtype"]).bitwidth  # type: ignore[attr-defined]
+        if others or bits != 16 or self.storage_of(allocation):
+            return False
+        for each in uses:
+            if any(v.name not in ("tlx.local_view", "tlx.local_trans") for v in each.views):
+                return False
+            if each.op.name == "tlx.local_load":
+                continue
+            load = loaded_by(each.op.operands[0]) if each.op.name in COPIES else None
+            order = order_of(load.results[0].type) if load is not None else None
+            if order is None or direct_bytes(each.op, self, order[0]) != 16:
+                return False
+        return True
+
+    @cached_property
+    def _is_tight(self) -> bool:
+        """Whether the buffers with the widest padding would not fit into shared memory."""
+        sizes = (
+            self._root(a).bytes * max(a.attributes["num"], 1)
+            for a in self._uses
+            if a.name == "tlx.local_alloc"
+        )
+        return sum(sizes) * 17 // 16 > LDS_BYTES
 
     def operand_layout(
         self, shape: tuple[int, ...], width: int, operand: int, order: tuple[int, ...]

@@ -266,9 +266,9 @@ def _is_elementwise(op: Operation) -> bool:
     )
 
 
-def _tile(layout: str, rank: int) -> tuple[int, ...]:
+def _tile(layout: str) -> tuple[int, ...]:
     """What all warps hold of a tensor in a layout before it repeats."""
-    _, m, n, k = _instruction(layout)
+    _, m, n, _ = _instruction(layout)
     warps = re.search(r"warpsPerCTA = \[([\d, ]+)\]", layout)
     assert warps is not None
     (*_, along_m, along_n) = map(int, warps[1].split(","))
@@ -286,7 +286,7 @@ def _check_slice(op: Operation, source: SSAValue, shape: Any, offsets: Any) -> N
     if "#ttg.amd_mfma" not in layout:
         return
     whole: Any = source.type
-    tile = _tile(layout, len(shape))
+    tile = _tile(layout)
     for extent, begin, size, step in zip(shape, offsets, whole.get_shape(), tile, strict=True):
         if extent != size and (extent % step or begin % step):
             raise WrongShape(
