@@ -41,7 +41,7 @@ from remora.tlx.lower.layouts import (
     with_encoding,
 )
 from remora.tlx.lower.layouts import element_type as mlir_element
-from remora.tlx.lower.lifetimes import Buffer, Lifetimes, comes_after
+from remora.tlx.lower.lifetimes import Buffer, Lifetimes, comes_after, span_of
 from remora.tlx.lower.padding import padded
 from remora.tlx.lower.sharing import SharedStorage, storages
 from remora.tlx.lower.stages import check_stages
@@ -521,13 +521,17 @@ class TlxAnalysis:
 
     @cached_property
     def _is_tight(self) -> bool:
-        """Whether the buffers with the widest padding would not fit into shared memory."""
-        sizes = (
-            self._root(a).bytes * max(a.attributes["num"], 1)
-            for a in self._uses
-            if a.name == "tlx.local_alloc"
+        """Whether buffers that live together, with the widest padding, exceed shared memory."""
+        lives = []
+        for allocation, uses in self._uses.items():
+            if allocation.name == "tlx.local_alloc":
+                size = self._root(allocation).bytes * max(allocation.attributes["num"], 1)
+                lives.append((size, *span_of(allocation, [use.op for use in uses])))
+        peak = max(
+            (sum(size for size, begin, end in lives if begin <= at <= end) for _, at, _ in lives),
+            default=0,
         )
-        return sum(sizes) * 17 // 16 > LDS_BYTES
+        return peak * 17 // 16 > LDS_BYTES
 
     def operand_layout(
         self, shape: tuple[int, ...], width: int, operand: int, order: tuple[int, ...]

@@ -55,7 +55,8 @@ def direct_bytes(op: CustomOp, analysis: TlxAnalysis, contiguous: int) -> int:
     known = known_bytes(op, analysis, contiguous)
     if arch == "gfx942" and known != 4:
         return 0  # wider through registers, which its loads to LDS cannot do
-    return next((width for width in DIRECT[arch] if width <= known), 0)
+    size = element_bytes(carrying_load(op).operands[0].type)
+    return next((width for width in DIRECT[arch] if size <= width <= known), 0)
 
 
 def is_direct(op: CustomOp, analysis: TlxAnalysis) -> bool:
