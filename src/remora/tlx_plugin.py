@@ -16,6 +16,9 @@ from remora.plugins import Plugin
 #: Targets with mbarriers, TMA, clusters and registers of a task's own.
 FROM_HOPPER_ON = ("cuda:90", "cuda:100", "cuda:103")
 
+#: Targets with tensor memory and ``tcgen05``.
+BLACKWELL = ("cuda:100", "cuda:103")
+
 OPERATIONS = (
     "alloc_barriers",
     "alloc_warp_barrier",
@@ -90,7 +93,9 @@ OPERATIONS = (
     "stoch_round",
     "storage_alias_spec",
     "subslice",
+    "tcgen05_commit",
     "thread_id",
+    "tmem_copy",
     "vote_ballot_sync",
     "warp_pipeline_stage",
     "warp_predicate",
@@ -107,7 +112,7 @@ pipeline = (
     lowering_pipeline("tlx", "remora.tlx")
     .insert(outline, at="ttir/start")
     .insert(specialize, after="ttgir/convert_to_ttgpuir")
-    .check("llir", "remora.tlx.limits:check_shared_memory", trigger=TRIGGER)
+    .check("llir", "remora.tlx.limits:check_memory", trigger=TRIGGER)
 )
 
 # Where stock Triton has given all descriptors their layouts.

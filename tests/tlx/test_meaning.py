@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
+MEANINGS = ["meaning", "meaning_clusters", "meaning_tensor_memory", "meaning_tma", "meaning_views"]
 
-@pytest.mark.parametrize(
-    "file", ["meaning.py", "meaning_clusters.py", "meaning_tma.py", "meaning_views.py"]
-)
+
+@pytest.mark.parametrize("file", [f"{name}.py" for name in MEANINGS])
 def test_the_reference_meaning(file: str) -> None:
     here = Path(__file__).parent
     done = subprocess.run(

@@ -95,6 +95,7 @@ from remora.tlx.storage import (
     storage_alias_spec_value,
 )
 from remora.tlx.tasks import async_task, async_task_replica_id, async_tasks
+from remora.tlx.tcgen05 import tcgen05_commit, tmem_copy
 from remora.tlx.types import (
     async_token,
     buffered_tensor,
@@ -219,10 +220,12 @@ __all__ = [
     "subslice",
     "swizzled_layout",
     "swizzled_shared_layout_encoding",
+    "tcgen05_commit",
     "tensor_descriptor_ptr",
     "tensor_memory_layout_encoding",
     "tensor_memory_scales_layout_encoding",
     "thread_id",
+    "tmem_copy",
     "vote_ballot_sync",
     "wait_for_each_product",
     "warp_all",
