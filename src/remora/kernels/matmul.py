@@ -13,7 +13,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from remora.errors import KernelArgumentError
 from remora.kernels.gemm_blackwell import gemm_blackwell, launch_blackwell
-from remora.kernels.gemm_cdna import gemm_staged
+from remora.kernels.gemm_cdna import gemm_direct, gemm_staged
 from remora.kernels.gemm_hopper import gemm_pipelined
 from remora.kernels.gemm_specialized import gemm_specialized
 from remora.kernels.operands import Product, product_of, scale_of
@@ -116,12 +116,15 @@ def blackwell_config(m: int, element_bytes: int, result_bytes: int) -> Config:
 
 
 def cdna_config(m: int, n: int, k: int, element_bytes: int, arch: str) -> Config:
-    """The configuration for CDNA; shared memory is 64 KiB, on gfx950 160 KiB."""
-    depth = 128 // element_bytes
-    config = Config(128, 128, depth, 8, 2 if arch == "gfx942" else 3, 4)
-    if arch == "gfx950" and m > 128 and n > 128:
-        config = replace(config, block_m=256, block_n=256, stages=2, num_warps=8)
-    return config
+    """The configuration for CDNA; shared memory is 64 KiB, on gfx950 160 KiB.
+
+    Two groups of 4 warps where the tiles are large: one multiplies while the other moves memory.
+    """
+    depth = 64 // element_bytes
+    stages = 2 if arch == "gfx942" else 4
+    if m > 128 and n > 128:
+        return Config(256, 256, depth, 8, stages, 8)
+    return Config(128, 128, depth * 2, 8, stages, 4)
 
 
 def matmul(
@@ -359,7 +362,8 @@ def _choose(product: Product, extra: _Extra) -> tuple[Any, Config]:
     if target.backend == "cuda" and target.arch in (100, 103):
         return gemm_blackwell, blackwell_config(m, size, product.c.element_size())
     if target.backend == "hip" and target.arch in ("gfx942", "gfx950"):
-        return gemm_staged, cdna_config(m, n, k, size, target.arch)
+        kernel = gemm_staged if target.arch == "gfx942" else gemm_direct
+        return kernel, cdna_config(m, n, k, size, target.arch)
     raise KernelArgumentError(
         f"there is no kernel for {target.backend}:{target.arch}",
         where=_WHERE,
