@@ -77,7 +77,8 @@ def _places(acc, partials, program, ME: tl.constexpr):
     ROWS: tl.constexpr = acc.shape[0]
     COLUMNS: tl.constexpr = acc.shape[1]
     at = tl.arange(0, ROWS)[:, None] * COLUMNS + tl.arange(0, COLUMNS)[None, :]
-    return partials + (program * 2 + ME) * (ROWS * COLUMNS) + at
+    # Addresses: before Triton 3.9 instructions take no pointers beside numbers.
+    return (partials + (program * 2 + ME) * (ROWS * COLUMNS) + at).to(tl.int64)
 
 
 @triton.jit
