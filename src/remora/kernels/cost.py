@@ -1,0 +1,183 @@
+"""What a product costs on Hopper, and from that which configurations are worth trying.
+
+A count, not a simulation: of the matrix units' cycles, and of the bytes that cross shared
+memory, the L2 cache and device memory. The slowest of them bounds the time; so does the energy
+that all of them take, because the GPU holds its power limit by lowering its clock.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from remora.kernels.matmul import Config
+
+#: The most configurations that are worth compiling and timing.
+MOST = 6
+
+#: Bytes of shared memory that buffers may take; the rest is for barriers.
+_SHARED = (227 << 10) - 1024
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A product.
+
+    m, n, k, batch: extents. dtype, out_dtype: torch's names, without ``torch.``.
+    orders: how A and B are stored: ``row``, ``column`` or ``strided``. described: whether the
+    copy engine takes all three matrices. epilogue: what tells one function at the end from
+    another, empty without one.
+    """
+
+    m: int
+    n: int
+    k: int
+    dtype: str
+    out_dtype: str
+    orders: tuple[str, str] = ("row", "row")
+    described: bool = True
+    batch: int = 1
+    epilogue: str = ""
+
+    @property
+    def size(self) -> int:
+        """Bytes of an operand's element."""
+        return _bytes(self.dtype)
+
+    @property
+    def out_size(self) -> int:
+        """Bytes of a result's element."""
+        return _bytes(self.out_dtype)
+
+    @property
+    def flops(self) -> float:
+        """Operations, an addition and a multiplication each counted."""
+        return 2.0 * self.batch * self.m * self.n * self.k
+
+
+def _bytes(dtype: str) -> int:
+    digits = "".join(c if c.isdigit() else " " for c in dtype.removeprefix("float8_e")).split()
+    return 1 if "float8" in dtype else int(digits[0]) // 8
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """What the count needs to know of a GPU.
+
+    units: multiprocessors. clock: cycles a second where power does not limit it. memory, l2:
+    bytes a second. unit_l2: bytes a cycle from L2 into one multiprocessor. cache: bytes of L2
+    that hold operands. watts: the power limit, less what an idle chip takes.
+    per_*: joules for an operation of 16-bit operands, or for a byte.
+    """
+
+    units: int = 132
+    clock: float = 1.755e9
+    memory: float = 4.3e12
+    l2: float = 10e12
+    unit_l2: float = 64
+    cache: float = 30e6
+    watts: float = 550
+    per_flop: float = 0.55e-12
+    per_shared_byte: float = 3e-12
+    per_l2_byte: float = 15e-12
+    per_memory_byte: float = 40e-12
+
+
+#: NVIDIA H200, SXM. The bandwidth is what a copy reaches; units, clock and cache are the
+#: device's own properties; energies are fitted to measurements, see docs/kernels.md.
+H200 = Gpu()
+
+
+def estimate(problem: Problem, config: Config, gpu: Gpu = H200) -> float:
+    """Seconds that a product should take."""
+    p, c = problem, config
+    rows, columns = math.ceil(p.m / c.block_m), math.ceil(p.n / c.block_n)
+    tiles = p.batch * rows * columns
+    steps = math.ceil(p.k / c.block_k)
+    # Each warp group's product reads its 64 rows of A and all columns of B.
+    groups = math.ceil(c.block_m / 64)
+    stage = (c.block_m + c.block_n) * c.block_k * p.size
+    shared = groups * (64 + c.block_n) * c.block_k * p.size + stage
+    multiply = c.block_m * c.block_n * c.block_k * p.size / 4096  # 2048 of 16 bits a cycle
+    arrive = stage / gpu.unit_l2
+    step = max(multiply, shared / 128, arrive)
+    store = c.block_m * c.block_n * p.out_size / 32  # through registers and shared memory
+    together = _resident(config, p)
+    rounds = math.ceil(tiles / (gpu.units * together)) * together
+    hidden = config.schedule == "pingpong" or together > 1
+    cycles = rounds * (steps * step + (0 if hidden else store)) + 1000 + (store if hidden else 0)
+
+    from_l2 = tiles * steps * stage
+    from_memory = _memory_bytes(p, c, rows, columns, gpu)
+    written = p.batch * p.m * p.n * p.out_size
+    energy = (
+        tiles * steps * multiply * 4096 * gpu.per_flop
+        + tiles * steps * shared * gpu.per_shared_byte
+        + (from_l2 + written) * gpu.per_l2_byte
+        + (from_memory + written) * gpu.per_memory_byte
+    )
+    bounds = (
+        cycles / gpu.clock,
+        from_l2 / gpu.l2,
+        (from_memory + written) / gpu.memory,
+        energy / gpu.watts,
+    )
+    # A little over the largest, so that of two with the same bound the one wins that has less
+    # of the rest.
+    return math.hypot(*(b**4 for b in bounds)) ** 0.25
+
+
+def _memory_bytes(p: Problem, c: Config, rows: int, columns: int, gpu: Gpu) -> float:
+    """Bytes of operands from device memory: what tiles that run together share comes once."""
+    once = p.batch * (p.m + p.n) * p.k * p.size
+    if (p.m + p.n) * p.k * p.size <= gpu.cache:
+        return once
+    high = min(c.group_m, rows)
+    wide = min(math.ceil(gpu.units / high), columns)
+    waves = p.batch * math.ceil(rows / high) * math.ceil(columns / wide)
+    return max(once, waves * (high * c.block_m + wide * c.block_n) * p.k * p.size)
+
+
+def _resident(config: Config, problem: Problem) -> int:
+    """Programs on a multiprocessor at a time; warps with tasks of their own take all of it."""
+    if config.schedule != "pipelined":
+        return 1
+    stage = (config.block_m + config.block_n) * config.block_k * problem.size
+    return max(1, min(_SHARED // (config.stages * stage), 16 // config.num_warps))
+
+
+def candidates(problem: Problem, gpu: Gpu = H200, most: int = MOST) -> list[Config]:
+    """The configurations for Hopper that may be the fastest, the likeliest first.
+
+    Of one family (tile and schedule) at most two, because the count is closer between
+    families than within one.
+    """
+    found = sorted(set(_all(problem)), key=lambda c: (estimate(problem, c, gpu), repr(c)))
+    chosen: list[Config] = []
+    for config in found:
+        family = [replace(c, group_m=0) == replace(config, group_m=0) for c in chosen]
+        if sum(family) < 2 and len(chosen) < most:
+            chosen.append(config)
+    return chosen
+
+
+def _all(problem: Problem) -> Iterator[Config]:
+    """Every configuration that the kernels take."""
+    depth = 128 // problem.size
+    groups = (4, 8, 16, 32)
+    if problem.described and (problem.size == 2 or problem.orders[1] == "column"):
+        for schedule, m, n in (
+            ("cooperative", 128, 256), ("cooperative", 256, 128), ("cooperative", 128, 128),
+            ("pingpong", 64, 256), ("pingpong", 128, 128), ("pingpong", 64, 128),
+        ):  # fmt: skip
+            parts = m * (1 if schedule == "cooperative" else 2)
+            result = parts * n // 2 * problem.out_size
+            stages = min(8, (_SHARED - result) // ((m + n) * depth * problem.size))
+            if stages >= 3:
+                for group in groups:
+                    yield Config(m, n, depth, group, stages, 4, schedule, 2)
+        return
+    for m, n, warps in ((128, 256, 8), (64, 256, 4), (128, 128, 4), (128, 64, 4), (64, 64, 4)):
+        for group in groups:
+            yield Config(m, n, depth, group, 3, warps)
