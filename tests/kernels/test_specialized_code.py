@@ -27,7 +27,8 @@ def product(schedule: str, dtype: str = "fp16", *, by_column: bool = False) -> A
     return build(
         gemm_specialized, "cuda:90",
         a_desc=descriptor(dtype, rows, depth), b_desc=descriptor(dtype, *b),
-        c_desc=descriptor("fp16", rows, block_n // 2), M="i32", N="i32", K="i32",
+        c_desc=descriptor("fp16", rows, block_n // 2), partials="*fp32", flags="*i32",
+        M="i32", N="i32", K="i32", split_tiles="i32", CLUSTER_M=1, CLUSTER_N=1, STREAM_K=False,
         BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_K=depth, GROUP_M=8, STAGES=stages, SUBTILES=2,
         B_BY_COLUMN=by_column, ACC=tl.float32, PINGPONG=schedule == "pingpong",
     )  # fmt: skip

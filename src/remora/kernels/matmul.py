@@ -32,7 +32,11 @@ class Config:
     block_m, block_n, block_k: a tile, in elements. group_m: rows of tiles worked
     on together. stages: of the pipeline. num_warps: of a program. schedule:
     ``"pipelined"``: all warps copy and multiply; ``"cooperative"`` or ``"pingpong"``:
-    warps have tasks of their own (Hopper), and the result is stored in subtiles.
+    warps have tasks of their own (Hopper), and the result is stored in subtiles: 1, 2
+    or 4. Of these schedules alone: cluster: tiles along M and N whose programs share
+    operands, their product at most 8. stream_k, of ``"cooperative"``: tiles are cut along
+    K where they are no multiple of the programs. programs: at most as many are launched;
+    0: as the device has multiprocessors.
     """
 
     block_m: int
@@ -43,6 +47,9 @@ class Config:
     num_warps: int
     schedule: str = "pipelined"
     subtiles: int = 1
+    cluster: tuple[int, int] = (1, 1)
+    stream_k: bool = False
+    programs: int = 0
 
     def arguments(self) -> dict[str, int]:
         """The kernel's constants."""
@@ -169,22 +176,57 @@ def _specialized(a: Any, b: Any, c: Any, config: Config, accumulator: Any, where
             f"b is of {b.dtype} and stored by rows", where=where, hint="store it by columns"
         )
     cooperative = config.schedule == "cooperative"
+    cluster_m, cluster_n = config.cluster
     rows = config.block_m // 2 if cooperative else config.block_m
-    b_block = [config.block_k, config.block_n]
+    a_block = [min(rows, config.block_m // cluster_n), config.block_k]
+    b_block = [config.block_k, config.block_n // cluster_m]
     descriptors = [
-        TensorDescriptor.from_tensor(a, [rows, config.block_k]),
+        TensorDescriptor.from_tensor(a, a_block),
         TensorDescriptor.from_tensor(
             b.T if by_column else b, b_block[::-1] if by_column else b_block
         ),
         TensorDescriptor.from_tensor(c, [rows, config.block_n // config.subtiles]),
     ]
-    tiles = triton.cdiv(c.shape[0], config.block_m) * triton.cdiv(c.shape[1], config.block_n)
-    programs = min(tiles, torch.cuda.get_device_properties(a.device).multi_processor_count)
-    gemm_specialized[(programs,)](
-        *descriptors, c.shape[0], c.shape[1], a.shape[1],
+    size = cluster_m * cluster_n
+    tiles = triton.cdiv(c.shape[0], config.block_m * cluster_m) * triton.cdiv(
+        c.shape[1], config.block_n * cluster_n
+    )
+    programs = torch.cuda.get_device_properties(a.device).multi_processor_count
+    clusters = min(programs, config.programs or programs) // size
+    split_tiles = 0
+    if config.stream_k and tiles % clusters:
+        clusters = min(clusters, tiles * triton.cdiv(a.shape[1], config.block_k))
+        split_tiles = min(tiles, tiles % clusters + clusters)
+    clusters = clusters if split_tiles else min(tiles, clusters)
+    partials = flags = c  # not used
+    if split_tiles:
+        partials, flags = _workspace(a.device, clusters * size, config.block_m * config.block_n)
+    gemm_specialized[(clusters * size,)](
+        *descriptors, partials, flags, c.shape[0], c.shape[1], a.shape[1], split_tiles,
         **config.arguments(), SUBTILES=config.subtiles, B_BY_COLUMN=by_column, ACC=accumulator,
-        PINGPONG=not cooperative, num_warps=4,
+        PINGPONG=not cooperative, CLUSTER_M=cluster_m, CLUSTER_N=cluster_n,
+        STREAM_K=split_tiles > 0, num_warps=4, ctas_per_cga=(size, 1, 1),
     )  # fmt: skip
+
+
+_FLAGS: dict[tuple[Any, int], Any] = {}
+
+
+def _workspace(device: Any, programs: int, elements: int) -> tuple[Any, Any]:
+    """Room for the sums that programs give to others, and for their flags, which are down.
+
+    The kernel lowers each flag that it raises: one set serves all launches of a stream.
+    """
+    import torch
+
+    partials = torch.empty(programs * elements, dtype=torch.float32, device=device)
+    if torch.cuda.is_current_stream_capturing():
+        # A graph may run beside the stream that it was captured on.
+        return partials, torch.zeros(2 * programs, dtype=torch.int32, device=device)
+    key = device, torch.cuda.current_stream(device).cuda_stream
+    if key not in _FLAGS or _FLAGS[key].numel() < 2 * programs:
+        _FLAGS[key] = torch.zeros(2 * programs, dtype=torch.int32, device=device)
+    return partials, _FLAGS[key]
 
 
 def _can_be_specialized(a: Any, b: Any, c: Any) -> bool:
