@@ -19,8 +19,8 @@ import triton
 from remora.errors import KernelArgumentError
 from remora.host.targets import gpu_target
 from remora.kernels import cost, tuning
+from remora.kernels.config import Config
 from remora.kernels.cost import Problem
-from remora.kernels.matmul import Config
 from remora.kernels.tuning import Device, Kept
 
 H200 = Device("NVIDIA H200", "cuda:90", 132)
@@ -76,12 +76,12 @@ def test_large_products_have_large_tiles() -> None:
 
 
 def test_more_programs_where_tiles_are_few() -> None:
-    """Half of the multiprocessors would idle with the large tiles."""
+    """Half of the multiprocessors would idle with large tiles that are whole."""
     p = problem(1024, 2048, 4096)
     best = cost.candidates(p)[0]
-    assert best.block_m * best.block_n < 128 * 256
+    assert best.stream_k or best.block_m * best.block_n < 128 * 256
     large = Config(128, 256, 64, 8, 4, 4, "cooperative", 2)
-    assert cost.estimate(p, best) < cost.estimate(p, large)
+    assert cost.estimate(p, best) < 0.8 * cost.estimate(p, large)
 
 
 def test_a_product_that_memory_bounds() -> None:
@@ -161,7 +161,7 @@ def test_a_folder_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.Mon
 
 WRITER = """
 import sys
-from remora.kernels.matmul import Config
+from remora.kernels.config import Config
 from remora.kernels.tuning import Device, Kept
 from remora.kernels.cost import Problem
 kept = Kept(Problem(512, 512, 512, "float16", "float16"), Device("NVIDIA H200", "cuda:90", 132))
@@ -195,17 +195,16 @@ def test_tune_takes_the_fastest_and_keeps_it() -> None:
     slowness = {config: 7 - i for i, config in enumerate(tried)}
     ran: list[Config] = []
 
-    def seconds(function: Any) -> float:
-        function()
-        return slowness[ran[-1]] * 1e-3
+    def timer(function: Any) -> Any:
+        return lambda: function() or slowness[ran[-1]] * 1e-3
 
-    assert tuning.tune(p, H200, ran.append, seconds) == tried[-1]
+    assert tuning.tune(p, H200, ran.append, timer) == tried[-1]
     assert set(ran) == set(tried)
     assert tuning.choose(p, H200) == tried[-1]
     ran.clear()
     tuning._chosen.clear()  # as in another process
     assert tuning.choose(p, H200) == tried[-1]
-    assert tuning.tune(p, H200, ran.append, seconds) == tried[-1]
+    assert tuning.tune(p, H200, ran.append, timer) == tried[-1]
     assert not ran
 
 
@@ -217,13 +216,13 @@ def test_what_does_not_run_is_left_out() -> None:
         if config == best:
             raise RuntimeError("no")
 
-    assert tuning.tune(p, H200, run, lambda function: 1.0) != best
+    assert tuning.tune(p, H200, run, lambda function: lambda: 1.0) != best
 
     def never(config: Config) -> None:
         raise RuntimeError("never")
 
     with pytest.raises(KernelArgumentError, match="none of 6 configurations runs") as caught:
-        tuning.tune(replace(p, m=4096), H200, never, lambda function: 1.0)
+        tuning.tune(replace(p, m=4096), H200, never, lambda function: lambda: 1.0)
     assert "never" in str(caught.value.__cause__)
 
 
@@ -232,11 +231,11 @@ def test_rounds_take_turns() -> None:
     order: list[int] = []
     drift = iter(range(1000))
 
-    def seconds(function: Any) -> float:
-        function()
-        return 100 + next(drift) + order[-1] * 0.01  # slower and slower
+    def timer(function: Any) -> Any:
+        # slower and slower
+        return lambda: function() or 100 + next(drift) + order[-1] * 0.01
 
-    measured = tuning.measure(configs, lambda c: order.append(c.group_m), seconds)
+    measured = tuning.measure(configs, lambda c: order.append(c.group_m), timer)
     assert order[:9] == [1, 2, 3, 2, 3, 1, 3, 1, 2]
     assert sorted(measured, key=measured.__getitem__) == configs
     # What drifts meets all alike.

@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from remora.kernels.matmul import Config
+from remora.kernels.config import Config
 
 #: The most configurations that are worth compiling and timing.
 MOST = 6
@@ -92,7 +92,10 @@ H200 = Gpu()
 def estimate(problem: Problem, config: Config, gpu: Gpu = H200) -> float:
     """Seconds that a product should take."""
     p, c = problem, config
-    rows, columns = math.ceil(p.m / c.block_m), math.ceil(p.n / c.block_n)
+    high, wide = c.cluster
+    size = high * wide
+    rows = math.ceil(p.m / (c.block_m * high)) * high
+    columns = math.ceil(p.n / (c.block_n * wide)) * wide
     tiles = p.batch * rows * columns
     steps = math.ceil(p.k / c.block_k)
     # Each warp group's product reads its 64 rows of A and all columns of B.
@@ -100,15 +103,21 @@ def estimate(problem: Problem, config: Config, gpu: Gpu = H200) -> float:
     stage = (c.block_m + c.block_n) * c.block_k * p.size
     shared = groups * (64 + c.block_n) * c.block_k * p.size + stage
     multiply = c.block_m * c.block_n * c.block_k * p.size / 4096  # 2048 of 16 bits a cycle
-    arrive = stage / gpu.unit_l2
-    step = max(multiply, shared / 128, arrive)
+    step = max(multiply, shared / 128, stage / gpu.unit_l2)
     store = c.block_m * c.block_n * p.out_size / 32  # through registers and shared memory
-    together = _resident(config, p)
-    rounds = math.ceil(tiles / (gpu.units * together)) * together
-    hidden = config.schedule == "pingpong" or together > 1
-    cycles = rounds * (steps * step + (0 if hidden else store)) + 1000 + (store if hidden else 0)
+    programs = _programs(p, c, gpu)
+    rounds = tiles / programs
+    if not c.stream_k:
+        rounds = math.ceil(rounds)
+    elif tiles % programs:
+        # Sums go to another program; the one that finishes a tile takes them from all others.
+        givers = max(1, math.ceil(programs / tiles) - 1)
+        store += (1 + givers) * (c.block_m * c.block_n * 4 / gpu.unit_l2 + 1000)
+    hidden = c.schedule == "pingpong" or programs > gpu.units
+    resident = max(1.0, programs / gpu.units)
+    cycles = rounds * resident * steps * step + (1 if hidden else math.ceil(rounds)) * store + 1000
 
-    from_l2 = tiles * steps * stage
+    from_l2 = tiles * steps * (c.block_m / wide + c.block_n / high) * c.block_k * p.size
     from_memory = _memory_bytes(p, c, rows, columns, gpu)
     written = p.batch * p.m * p.n * p.out_size
     energy = (
@@ -124,8 +133,17 @@ def estimate(problem: Problem, config: Config, gpu: Gpu = H200) -> float:
         energy / gpu.watts,
     )
     # A little over the largest, so that of two with the same bound the one wins that has less
-    # of the rest.
-    return math.hypot(*(b**4 for b in bounds)) ** 0.25
+    # of the rest. Clusters cost a little: their programs wait for each other.
+    return math.hypot(*(b**4 for b in bounds)) ** 0.25 + 1e-6 * (size - 1)
+
+
+def _programs(p: Problem, c: Config, gpu: Gpu) -> int:
+    """Programs that run at a time; warps with tasks of their own take a multiprocessor."""
+    if c.schedule != "pipelined":
+        size = c.cluster[0] * c.cluster[1]
+        return gpu.units // size * size
+    stage = (c.block_m + c.block_n) * c.block_k * p.size
+    return gpu.units * max(1, min(_SHARED // (c.stages * stage), 16 // c.num_warps))
 
 
 def _memory_bytes(p: Problem, c: Config, rows: int, columns: int, gpu: Gpu) -> float:
@@ -139,45 +157,49 @@ def _memory_bytes(p: Problem, c: Config, rows: int, columns: int, gpu: Gpu) -> f
     return max(once, waves * (high * c.block_m + wide * c.block_n) * p.k * p.size)
 
 
-def _resident(config: Config, problem: Problem) -> int:
-    """Programs on a multiprocessor at a time; warps with tasks of their own take all of it."""
-    if config.schedule != "pipelined":
-        return 1
-    stage = (config.block_m + config.block_n) * config.block_k * problem.size
-    return max(1, min(_SHARED // (config.stages * stage), 16 // config.num_warps))
-
-
 def candidates(problem: Problem, gpu: Gpu = H200, most: int = MOST) -> list[Config]:
     """The configurations for Hopper that may be the fastest, the likeliest first.
 
-    Of one family (tile and schedule) at most two, because the count is closer between
-    families than within one.
+    Of those that differ only in the order of tiles one, because the count is closer between
+    the others than between them.
     """
-    found = sorted(set(_all(problem)), key=lambda c: (estimate(problem, c, gpu), repr(c)))
-    chosen: list[Config] = []
-    for config in found:
-        family = [replace(c, group_m=0) == replace(config, group_m=0) for c in chosen]
-        if sum(family) < 2 and len(chosen) < most:
-            chosen.append(config)
-    return chosen
+    best: dict[Config, Config] = {}
+    for config in sorted(_all(problem, gpu), key=lambda c: (estimate(problem, c, gpu), repr(c))):
+        best.setdefault(replace(config, group_m=0), config)
+    return list(best.values())[:most]
 
 
-def _all(problem: Problem) -> Iterator[Config]:
+#: Of warps with tasks of their own: schedule, and a tile's extents.
+_TILES = (
+    ("cooperative", 128, 256), ("cooperative", 256, 128), ("cooperative", 128, 128),
+    ("pingpong", 64, 256), ("pingpong", 128, 128), ("pingpong", 64, 128),
+)  # fmt: skip
+_CLUSTERS = ((1, 1), (2, 1), (1, 2))
+
+
+def _all(problem: Problem, gpu: Gpu) -> Iterator[Config]:
     """Every configuration that the kernels take."""
     depth = 128 // problem.size
-    groups = (4, 8, 16, 32)
-    if problem.described and (problem.size == 2 or problem.orders[1] == "column"):
-        for schedule, m, n in (
-            ("cooperative", 128, 256), ("cooperative", 256, 128), ("cooperative", 128, 128),
-            ("pingpong", 64, 256), ("pingpong", 128, 128), ("pingpong", 64, 128),
+    rows = problem.m / 128
+    groups = sorted({min(g, 2 ** math.ceil(math.log2(max(rows, 1)))) for g in (4, 8, 16, 32)})
+    if not problem.described or (problem.size != 2 and problem.orders[1] != "column"):
+        for m, n, warps in (
+            (128, 256, 8), (64, 256, 4), (128, 128, 4), (128, 64, 4), (64, 64, 4),
         ):  # fmt: skip
-            parts = m * (1 if schedule == "cooperative" else 2)
-            result = parts * n // 2 * problem.out_size
-            stages = min(8, (_SHARED - result) // ((m + n) * depth * problem.size))
-            if stages >= 3:
-                for group in groups:
-                    yield Config(m, n, depth, group, stages, 4, schedule, 2)
+            for group in groups:
+                yield Config(m, n, depth, group, 3, warps)
         return
-    for m, n, warps in ((128, 256, 8), (64, 256, 4), (128, 128, 4), (128, 64, 4), (64, 64, 4)):
-        for group in groups:
-            yield Config(m, n, depth, group, 3, warps)
+    for schedule, m, n in _TILES:
+        cooperative = schedule == "cooperative"
+        result = m * (1 if cooperative else 2) * n // 2 * problem.out_size
+        stages = min(8, (_SHARED - result) // ((m + n) * depth * problem.size))
+        if stages < 3:
+            continue
+        for cluster in _CLUSTERS:
+            if problem.m <= m * (cluster[0] - 1) or problem.n <= n * (cluster[1] - 1):
+                continue  # a tile of the cluster's would be outside
+            for group in groups:
+                config = Config(m, n, depth, group, stages, 4, schedule, 2, cluster)
+                yield config
+                if cooperative and cluster == (1, 1):
+                    yield replace(config, stream_k=True)

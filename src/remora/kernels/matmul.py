@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
+from functools import partial
+from typing import Any, Literal
 
 import triton
 import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from remora.errors import KernelArgumentError
+from remora.kernels import tuning
+from remora.kernels.config import Config
 from remora.kernels.gemm_cdna import gemm_staged
 from remora.kernels.gemm_hopper import gemm_pipelined
 from remora.kernels.gemm_specialized import gemm_specialized
@@ -23,43 +26,6 @@ _DTYPES = {
     "float8_e5m2": (tl.float32, "float16"),
     "int8": (tl.int32, "int32"),
 }
-
-
-@dataclass(frozen=True)
-class Config:
-    """How a product is cut and launched.
-
-    block_m, block_n, block_k: a tile, in elements. group_m: rows of tiles worked
-    on together. stages: of the pipeline. num_warps: of a program. schedule:
-    ``"pipelined"``: all warps copy and multiply; ``"cooperative"`` or ``"pingpong"``:
-    warps have tasks of their own (Hopper), and the result is stored in subtiles: 1, 2
-    or 4. Of these schedules alone: cluster: tiles along M and N whose programs share
-    operands, their product at most 8. stream_k, of ``"cooperative"``: tiles are cut along
-    K where they are no multiple of the programs. programs: at most as many are launched;
-    0: as the device has multiprocessors.
-    """
-
-    block_m: int
-    block_n: int
-    block_k: int
-    group_m: int
-    stages: int
-    num_warps: int
-    schedule: str = "pipelined"
-    subtiles: int = 1
-    cluster: tuple[int, int] = (1, 1)
-    stream_k: bool = False
-    programs: int = 0
-
-    def arguments(self) -> dict[str, int]:
-        """The kernel's constants."""
-        return {
-            "BLOCK_M": self.block_m,
-            "BLOCK_N": self.block_n,
-            "BLOCK_K": self.block_k,
-            "GROUP_M": self.group_m,
-            "STAGES": self.stages,
-        }
 
 
 def hopper_config(m: int, n: int, k: int, element_bytes: int) -> Config:
@@ -91,7 +57,9 @@ def cdna_config(m: int, n: int, k: int, element_bytes: int, arch: str) -> Config
     return config
 
 
-def matmul(a: Any, b: Any, *, out_dtype: Any = None, config: Config | None = None) -> Any:
+def matmul(
+    a: Any, b: Any, *, out_dtype: Any = None, config: Config | Literal["auto"] | None = None
+) -> Any:
     """``a @ b`` with a TLX kernel.
 
     Args:
@@ -99,7 +67,8 @@ def matmul(a: Any, b: Any, *, out_dtype: Any = None, config: Config | None = Non
             tf32 on Hopper), fp8e4m3, fp8e5m2 or int8.
         b: (K, N), of a's dtype and on its device.
         out_dtype: of the result; a's by default, fp16 for fp8, int32 for int8.
-        config: how to cut it; chosen from the shape by default.
+        config: how to cut it; chosen by ``tuning.choose`` by default. ``"auto"``: measured
+            the first time, on Hopper, and kept for later processes.
 
     Returns:
         (M, N), sums in fp32 (int32 for int8), rounded to ``out_dtype``.
@@ -145,18 +114,28 @@ def matmul(a: Any, b: Any, *, out_dtype: Any = None, config: Config | None = Non
     if k == 0:
         return c.zero_()
     kernel, chosen = _choose(a, m, n, k, where)
-    if config is None and chosen.block_m == 128 and n > 128 and _can_be_specialized(a, b, c):
-        chosen = specialized_config(a.element_size(), c.element_size())
-    config = config or chosen
+    launch = partial(_launch, kernel, a, b, accumulator=accumulator, where=where)
+    if a.device.type == "cuda" and kernel is gemm_pipelined:
+        chosen = tuning.configuration(config, a, b, c, launch)
+    elif isinstance(config, Config):
+        chosen = config
+    launch(c, chosen)
+    return c
+
+
+def _launch(
+    kernel: Any, a: Any, b: Any, c: Any, config: Config, *, accumulator: Any, where: str
+) -> None:
+    """Write the product into ``c``."""
     if config.schedule != "pipelined":
         _specialized(a, b, c, config, accumulator, where)
-        return c
+        return
+    (m, k), n = a.shape, b.shape[1]
     grid = (triton.cdiv(m, config.block_m) * triton.cdiv(n, config.block_n),)
     kernel[grid](
         a, b, c, m, n, k, *a.stride(), *b.stride(), *c.stride(),
         **config.arguments(), ACC=accumulator, num_warps=config.num_warps,
     )  # fmt: skip
-    return c
 
 
 def _specialized(a: Any, b: Any, c: Any, config: Config, accumulator: Any, where: str) -> None:
@@ -165,7 +144,7 @@ def _specialized(a: Any, b: Any, c: Any, config: Config, accumulator: Any, where
 
     by_column = b.stride(0) == 1 and b.stride(1) != 1
     for name, x in (("a", a), ("b", b.T if by_column else b), ("c", c)):
-        if not can_be_described(x):
+        if not tuning.can_be_described(x):
             raise KernelArgumentError(
                 f"{name} cannot be copied by descriptor: its strides are {x.stride()}",
                 where=where,
@@ -227,27 +206,6 @@ def _workspace(device: Any, programs: int, elements: int) -> tuple[Any, Any]:
     if key not in _FLAGS or _FLAGS[key].numel() < 2 * programs:
         _FLAGS[key] = torch.zeros(2 * programs, dtype=torch.int32, device=device)
     return partials, _FLAGS[key]
-
-
-def _can_be_specialized(a: Any, b: Any, c: Any) -> bool:
-    """Whether the kernels whose warps have tasks of their own take these, on this device."""
-    if a.device.type != "cuda":
-        return False
-    target = triton.runtime.driver.active.get_current_target()
-    by_column = b.stride(0) == 1 and b.stride(1) != 1
-    described = all(can_be_described(x) for x in (a, b.T if by_column else b, c))
-    return bool(
-        described
-        and (a.element_size() == 2 or by_column)
-        and (target.backend, target.arch) == ("cuda", 90)
-    )
-
-
-def can_be_described(x: Any) -> bool:
-    """Whether the copy engine takes a matrix: rows contiguous, a multiple of 16 bytes apart."""
-    size = x.element_size()
-    apart = x.stride(0) * size % 16 == 0 and x.stride(0) >= x.shape[1]
-    return x.stride(1) == 1 and apart and x.data_ptr() % 16 == 0
 
 
 def _choose(a: Any, m: int, n: int, k: int, where: str) -> tuple[Any, Config]:

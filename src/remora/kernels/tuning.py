@@ -28,8 +28,8 @@ import triton
 import remora
 from remora.errors import KernelArgumentError
 from remora.kernels import cost
+from remora.kernels.config import Config
 from remora.kernels.cost import Problem
-from remora.kernels.matmul import Config
 
 _HERE = Path(__file__).parent
 
@@ -44,6 +44,69 @@ class Device:
     name: str
     arch: str
     units: int
+
+
+@cache
+def this_device(index: int = 0) -> Device:
+    """A CUDA device by its number."""
+    import torch
+
+    found = torch.cuda.get_device_properties(index)
+    target = triton.runtime.driver.active.get_current_target()
+    return Device(found.name, f"{target.backend}:{target.arch}", found.multi_processor_count)
+
+
+def configuration(
+    config: Config | str | None, a: Any, b: Any, c: Any, launch: Callable[[Any, Config], Any]
+) -> Config:
+    """What ``matmul`` runs with on Hopper, from what it was given.
+
+    Args:
+        config: one, which it is; None, which is chosen; ``"auto"``, which is measured, but
+            while a CUDA graph is captured, when nothing can be.
+        launch: writes the product into a tensor like ``c``.
+
+    Raises:
+        KernelArgumentError: it is neither.
+    """
+    import torch
+
+    if isinstance(config, Config):
+        return config
+    if config not in (None, "auto"):
+        raise KernelArgumentError(
+            f"config is {config!r}",
+            where="remora.kernels.matmul",
+            hint="give a Config, 'auto' to measure, or None to have one chosen",
+        )
+    problem, device = problem_of(a, b, c), this_device(a.device.index)
+    if config is None or torch.cuda.is_current_stream_capturing():
+        return choose(problem, device)
+    return tune(problem, device, lambda tried: launch(torch.empty_like(c), tried), gpu_timer)
+
+
+def problem_of(a: Any, b: Any, c: Any) -> Problem:
+    """The product of tensors."""
+    described = can_be_described(a) and can_be_described(c)
+    orders = _order(a), _order(b)
+    if orders[1] == "column":
+        described = described and can_be_described(b.T)
+    else:
+        described = described and can_be_described(b)
+    dtype, out_dtype = (str(x.dtype).removeprefix("torch.") for x in (a, c))
+    return Problem(a.shape[0], b.shape[1], a.shape[1], dtype, out_dtype, orders, described)
+
+
+def _order(x: Any) -> str:
+    """How a matrix is stored."""
+    return "row" if x.stride(1) == 1 else "column" if x.stride(0) == 1 else "strided"
+
+
+def can_be_described(x: Any) -> bool:
+    """Whether the copy engine takes a matrix: rows contiguous, a multiple of 16 bytes apart."""
+    size = x.element_size()
+    apart = x.stride(0) * size % 16 == 0 and x.stride(0) >= x.shape[1]
+    return x.stride(1) == 1 and apart and x.data_ptr() % 16 == 0
 
 
 # --- what is known --------------------------------------------------------------------------------
@@ -72,8 +135,13 @@ def _table(device: Device) -> dict[Problem, Config]:
     found = {}
     for row in table["rows"] if table["device"] == asdict(device) else ():
         values = row["problem"] | {"orders": tuple(row["problem"]["orders"])}
-        found[Problem(**values)] = Config(**row["config"])
+        found[Problem(**values)] = config_of(row["config"])
     return found
+
+
+def config_of(values: dict[str, Any]) -> Config:
+    """A configuration from JSON."""
+    return Config(**values | {"cluster": tuple(values["cluster"])})
 
 
 class Kept:
@@ -102,7 +170,7 @@ class Kept:
         if hashlib.sha256(content).hexdigest().encode() == digest:
             values = json.loads(content)
             if values["key"] == self.key:
-                return Config(**values["config"])
+                return config_of(values["config"])
         warnings.warn(
             f"{self.file} is damaged and ignored; config='auto' measures again",
             RuntimeWarning,
@@ -138,13 +206,13 @@ def tune(
     problem: Problem,
     device: Device,
     run: Callable[[Config], Any],
-    seconds: Callable[[Callable[[], Any]], float],
+    timer: Timer,
 ) -> Config:
     """The fastest of the candidates, measured unless that is kept from before.
 
     Args:
         run: computes the product with a configuration; the first call compiles.
-        seconds: how long a function takes.
+        timer: gives for a function another one, which says how many seconds it takes.
 
     Raises:
         KernelArgumentError: no candidate runs; the first one's error is its cause.
@@ -155,12 +223,14 @@ def tune(
         if best is None:
             tried = cost.candidates(problem)
             runnable = compile_together(tried, run)
-            measured = measure(runnable, run, seconds)
+            measured = measure(runnable, run, timer)
             best = min(measured, key=measured.__getitem__)
             kept.write(best, measured)
         _chosen[problem, device] = best
         return best
 
+
+Timer = Callable[[Callable[[], Any]], Callable[[], float]]
 
 _tuning = threading.Lock()
 
@@ -201,9 +271,7 @@ _LONGEST, _ROUNDS = 5.0, 7
 
 
 def measure(
-    configs: Sequence[Config],
-    run: Callable[[Config], Any],
-    seconds: Callable[[Callable[[], Any]], float],
+    configs: Sequence[Config], run: Callable[[Config], Any], timer: Timer
 ) -> dict[Config, float]:
     """Median seconds of each.
 
@@ -211,32 +279,49 @@ def measure(
     and temperature do meets all alike.
     """
     started = time.perf_counter()
+    timers = {c: timer(partial(run, c)) for c in configs}
     samples: dict[Config, list[float]] = {c: [] for c in configs}
     for turn in range(_ROUNDS):
         first = turn % len(configs)
         for config in (*configs[first:], *configs[:first]):
-            samples[config].append(seconds(partial(run, config)))
+            samples[config].append(timers[config]())
         if time.perf_counter() - started > _LONGEST:
             break
     return {config: median(several) for config, several in samples.items()}
 
 
-def gpu_seconds(function: Callable[[], Any]) -> float:
-    """Seconds of a launch, of about 20 ms of them back to back in a CUDA graph."""
+def gpu_timer(function: Callable[[], Any]) -> Callable[[], float]:
+    """Times about 20 ms of launches back to back, by CUDA events; seconds of one.
+
+    Launches that the CPU could not keep up with are replayed from a CUDA graph.
+    """
     import torch
 
-    def timed(run: Callable[[], Any]) -> float:
+    def timed(run: Callable[[], Any], times: int) -> float:
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         start.record()
-        run()
+        for _ in range(times):
+            run()
         end.record()
         end.synchronize()
-        return start.elapsed_time(end) * 1e-3
+        return start.elapsed_time(end) * 1e-3 / times
 
-    times = max(1, min(1000, int(0.02 / max(timed(function), 1e-6))))
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
-        for _ in range(times):
-            function()
-    graph.replay()
-    return timed(graph.replay) / times
+    once = max(timed(function, 3), 1e-6)
+    times = max(1, min(1000, int(0.02 / once)))
+    if once > _LAUNCH:
+        return partial(timed, function, times)
+    graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        graph.capture_begin(capture_error_mode="thread_local")
+        try:
+            for _ in range(times):
+                function()
+        finally:
+            graph.capture_end()
+    torch.cuda.current_stream().wait_stream(stream)
+    return lambda: timed(graph.replay, 1) / times
+
+
+#: Seconds of GPU time under which launches, not the GPU, may be what is timed.
+_LAUNCH = 2e-4
