@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from itertools import pairwise
 from typing import Any
 
 
@@ -31,44 +32,49 @@ class Meter:
         """Since the driver was loaded."""
         return self.nvml.nvmlDeviceGetTotalEnergyConsumption(self.handle) / 1e3
 
-    def over(self, launch: Callable[[], Any], seconds: float) -> dict[str, float]:
-        """What launches take, back to back for some seconds.
+    def events(self, launch: Callable[[], Any], ms: float) -> dict[str, float]:
+        """What a launch takes, of launches back to back for some milliseconds.
 
         Returns:
-            ms, of a launch; and where it is counted: joules of a launch, watts, clock_mhz
-            (median over the time) and celsius.
+            ms: the median, by CUDA events between launches; low_ms and high_ms: a fifth are
+            below and above. Where it is counted: joules of a launch, watts, clock_mhz and
+            celsius.
         """
         import torch
 
-        launch()
+        for _ in range(3):
+            launch()
         torch.cuda.synchronize()
         started = time.perf_counter()
-        launch()
+        for _ in range(5):
+            launch()
         torch.cuda.synchronize()
-        once = max(time.perf_counter() - started, 1e-5)
-        burst = max(1, int(0.02 / once))
+        once = max((time.perf_counter() - started) / 5, 1e-5)
+        marks = [torch.cuda.Event(enable_timing=True) for _ in range(max(5, int(ms / once / 1e3)))]
+        found: dict[str, float] = {}
         samples: list[tuple[int, float, int]] = []
         done = threading.Event()
         watcher = threading.Thread(target=self._watch, args=(samples, done))
         watcher.start()
-        count, before = 0, self.joules() if self.nvml else 0.0
-        started = time.perf_counter()
-        while time.perf_counter() - started < seconds:
-            for _ in range(burst):
-                launch()
-            count += burst
-            torch.cuda.synchronize()
-        spent = time.perf_counter() - started
-        found = {"ms": spent / count * 1e3}
+        before = self.joules() if self.nvml else 0.0
+        marks[0].record()
+        for mark in marks[1:]:
+            launch()
+            mark.record()
+        torch.cuda.synchronize()
         if self.nvml:
-            found["joules"] = (self.joules() - before) / count
+            found["joules"] = (self.joules() - before) / (len(marks) - 1)
         done.set()
         watcher.join()
-        if samples:
-            # The driver's power is an average over the time before.
-            later = samples[len(samples) // 2 :]
-            for i, name in enumerate(("clock_mhz", "watts", "celsius")):
-                found[name] = statistics.median(sample[i] for sample in later)
+        each = sorted(a.elapsed_time(b) for a, b in pairwise(marks))
+        fifth = len(each) // 5
+        found |= {
+            "ms": statistics.median(each), "low_ms": each[fifth], "high_ms": each[-1 - fifth]
+        }  # fmt: skip
+        # The driver's power is an average over the time before.
+        later = samples[len(samples) // 2 :]
+        for i, name in enumerate(("clock_mhz", "watts", "celsius") if later else ()):
+            found[name] = statistics.median(sample[i] for sample in later)
         return found
 
     def _watch(self, samples: list[tuple[int, float, int]], done: threading.Event) -> None:

@@ -145,12 +145,12 @@ def sweep(problem: Problem, most: int, rounds: int, seconds: float, meter: Meter
     rows.sort(key=lambda row: row["seconds"])
     for row in rows[:4] if seconds else ():
         config = tuning.config_of(row["config"])
-        row["sustained"] = meter.over(partial(matmul, a, b, config=config), seconds)
+        row["sustained"] = meter.events(partial(matmul, a, b, config=config), seconds * 1e3)
     library = {}
     if problem.dtype in ("float16", "bfloat16"):
         library = {"seconds": tuning.gpu_timer(partial(torch.matmul, a, b))()}
         if seconds:
-            library["sustained"] = meter.over(partial(torch.matmul, a, b), seconds)
+            library["sustained"] = meter.events(partial(torch.matmul, a, b), seconds * 1e3)
     return {"problem": asdict(problem), "rows": rows, "cublas": library}
 
 
