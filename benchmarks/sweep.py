@@ -3,7 +3,7 @@
     python -m benchmarks.sweep --out benchmarks/results/NAME.json
     python -m benchmarks.sweep --table benchmarks/results/NAME.json     # without a GPU
 
-Configurations are compiled in processes first, then timed in turn, round after round: launches
+Configurations are compiled and checked in processes first, then timed in turn, round after round: launches
 back to back, median over the rounds. The fastest of each product are measured once more for
 longer, with the energy of a launch. --table writes each product's fastest configuration into
 src/remora/kernels/measured.json.
@@ -13,9 +13,11 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from dataclasses import asdict, replace
 from functools import partial
@@ -82,24 +84,53 @@ def operands(problem: Problem) -> tuple[Any, Any]:
     return a, matrix(problem.k, problem.n)
 
 
-def compile_share(found: list[tuple[Problem, Config]], share: str) -> None:
-    """Run a part of them on small matrices, so that they are in Triton's cache."""
+def compile_share(found: list[tuple[Problem, Config]], share: str, passed: Path) -> None:
+    """Run a part of them on small matrices, so that they are in Triton's cache.
+
+    Those that are right are written to a file; one that hangs ends the process.
+    """
     from remora.kernels import matmul
 
     index, of = map(int, share.split("/"))
-    for problem, config in found[index::of]:
-        # As many tiles as leave some over, for what stream-K compiles.
-        small = replace(problem, m=min(problem.m, 2560), n=2560, k=512)
-        try:
-            matmul(*operands(small), config=config)
-        except Exception as error:
-            print(f"{config}: {error}"[:300], file=sys.stderr)
+    mine = sorted(found[index::of], key=lambda pair: pair[1].cluster)
+    with (passed / f"{index}.jsonl").open("w") as file:
+        for problem, config in mine:
+            # As many tiles as leave some over, for what stream-K compiles.
+            small = replace(problem, m=min(problem.m, 2560), n=2560, k=512)
+            a, b = operands(small)
+            try:
+                result = matmul(a, b, config=config)
+                wait(config)
+            except Exception as error:
+                print(f"{config}: {error}"[:300], flush=True)
+                continue
+            truth = a.double() @ b.double()
+            error = ((result.double() - truth).norm() / truth.norm()).item()
+            if error < 5e-3:
+                file.write(json.dumps(asdict(config)) + "\n")
+                file.flush()
+            else:
+                print(f"{config}: its error is {error}", flush=True)
 
 
-def compile_all(found: list[tuple[Problem, Config]], processes: int) -> None:
+def wait(config: Config) -> None:
+    """For the GPU, but not for ever."""
+    import torch
+
+    event = torch.cuda.Event()
+    event.record()
+    deadline = time.perf_counter() + 5
+    while not event.query():
+        if time.perf_counter() > deadline:
+            print(f"{config}: it hangs", flush=True)
+            os._exit(1)
+
+
+def compile_all(found: list[tuple[Problem, Config]], processes: int, passed: Path) -> None:
     """The same by this command in several processes."""
     started = time.perf_counter()
-    command = [sys.executable, "-m", "benchmarks.sweep", *sys.argv[1:]]
+    passed.mkdir(parents=True, exist_ok=True)
+    command = [sys.executable, "-m", "benchmarks.sweep", *sys.argv[1:], "--passed", str(passed)]
     children = [
         subprocess.Popen([*command, "--share", f"{i}/{processes}"]) for i in range(processes)
     ]
@@ -117,7 +148,9 @@ def distinct(all_problems: list[Problem], most: int) -> list[tuple[Problem, Conf
     return list(found.values())
 
 
-def sweep(problem: Problem, most: int, rounds: int, seconds: float, meter: Meter) -> dict[str, Any]:
+def sweep(
+    problem: Problem, configs: list[Config], rounds: int, seconds: float, meter: Meter
+) -> dict[str, Any]:
     """One product's rows, the fastest first."""
     import torch
 
@@ -125,7 +158,7 @@ def sweep(problem: Problem, most: int, rounds: int, seconds: float, meter: Meter
 
     a, b = operands(problem)
     usable = []
-    for config in configurations(problem, most):
+    for config in configs:
         try:
             matmul(a, b, config=config)
             torch.cuda.synchronize()
@@ -207,6 +240,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=0.3, help="with the energy; 0: without")
     parser.add_argument("--processes", type=int, default=16, help="0: compile later")
     parser.add_argument("--table", nargs="*", type=Path, help="only write the table, from these")
+    parser.add_argument("--passed", type=Path, help="a folder: what ran in the processes")
     parser.add_argument("--share", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.table:
@@ -215,10 +249,14 @@ def main() -> None:
     wanted = problems(arguments.suites, arguments.dtypes)
     to_compile = distinct(wanted, arguments.most)
     if arguments.share:
-        compile_share(to_compile, arguments.share)
+        compile_share(to_compile, arguments.share, arguments.passed)
         return
-    if arguments.processes:
-        compile_all(to_compile, arguments.processes)
+    with tempfile.TemporaryDirectory() as folder:
+        passed = arguments.passed or Path(folder)
+        if arguments.processes:
+            compile_all(to_compile, arguments.processes, passed)
+        lines = [line for file in passed.glob("*.jsonl") for line in file.read_text().splitlines()]
+    usable = {tuning.config_of(json.loads(line)) for line in lines}
     meter, products = Meter(), []
     for problem in wanted:
         products.append(sweep(problem, arguments.most, arguments.rounds, arguments.seconds, meter))
