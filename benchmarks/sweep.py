@@ -3,8 +3,8 @@
     python -m benchmarks.sweep --out benchmarks/results/NAME.json
     python -m benchmarks.sweep --table benchmarks/results/NAME.json     # without a GPU
 
-Configurations are compiled and checked in processes first, then timed in turn, round after round: launches
-back to back, median over the rounds. The fastest of each product are measured once more for
+Configurations are compiled and checked in processes first, then timed in turn, round after
+round: launches back to back, median over the rounds. The fastest of each product are measured once more for
 longer, with the energy of a launch. --table writes each product's fastest configuration into
 src/remora/kernels/measured.json.
 """
@@ -259,7 +259,8 @@ def main() -> None:
     usable = {tuning.config_of(json.loads(line)) for line in lines}
     meter, products = Meter(), []
     for problem in wanted:
-        products.append(sweep(problem, arguments.most, arguments.rounds, arguments.seconds, meter))
+        configs = [c for c in configurations(problem, arguments.most) if c in usable]
+        products.append(sweep(problem, configs, arguments.rounds, arguments.seconds, meter))
         print(summary(products[-1]), flush=True)
         result = machine.record() | {
             "device": asdict(tuning.this_device()), "products": products,
