@@ -4,9 +4,9 @@
     python -m benchmarks.sweep --table benchmarks/results/NAME.json     # without a GPU
 
 Configurations are compiled and checked in processes first, then timed in turn, round after
-round: launches back to back, median over the rounds. The fastest of each product are measured once more for
-longer, with the energy of a launch. --table writes each product's fastest configuration into
-src/remora/kernels/measured.json.
+round: launches back to back, median over the rounds. The fastest of each product are measured
+once more for longer, with the energy of a launch. --table writes each product's fastest
+configuration into src/remora/kernels/measured.json.
 """
 
 from __future__ import annotations
