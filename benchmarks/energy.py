@@ -32,6 +32,14 @@ class Meter:
         """Since the driver was loaded."""
         return self.nvml.nvmlDeviceGetTotalEnergyConsumption(self.handle) / 1e3
 
+    def power_limit(self) -> float:
+        """Watts."""
+        return self.nvml.nvmlDeviceGetEnforcedPowerLimit(self.handle) / 1e3
+
+    def highest_clock(self) -> float:
+        """Of a multiprocessor, MHz."""
+        return self.nvml.nvmlDeviceGetMaxClockInfo(self.handle, self.nvml.NVML_CLOCK_SM)
+
     def events(self, launch: Callable[[], Any], ms: float) -> dict[str, float]:
         """What a launch takes, of launches back to back for some milliseconds.
 
