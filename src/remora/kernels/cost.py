@@ -26,8 +26,8 @@ class Problem:
 
     m, n, k, batch: extents. dtype, out_dtype: torch's names, without ``torch.``.
     orders: how A and B are stored: ``row``, ``column`` or ``strided``. described: whether the
-    copy engine takes all three matrices. epilogue: what tells one function at the end from
-    another, empty without one.
+    kernels take them whose warps have tasks of their own. epilogue: what tells one function at
+    the end from another, empty without one.
     """
 
     m: int
@@ -66,7 +66,8 @@ class Gpu:
     """What the count needs to know of a GPU.
 
     units: multiprocessors. clock: cycles a second where power does not limit it. memory, l2:
-    bytes a second. unit_l2: bytes a cycle from L2 into one multiprocessor. cache: bytes of L2
+    bytes a second. unit_l2: bytes a cycle from L2 into one multiprocessor; partial: of sums that
+    one program gives to another. cache: bytes of L2
     that hold operands. watts: the power limit, less what an idle chip takes.
     per_*: joules for an operation of 16-bit operands, or for a byte.
     """
@@ -76,6 +77,7 @@ class Gpu:
     memory: float = 4.3e12
     l2: float = 10e12
     unit_l2: float = 64
+    partial: float = 12
     cache: float = 30e6
     watts: float = 550
     per_flop: float = 0.55e-12
@@ -106,16 +108,17 @@ def estimate(problem: Problem, config: Config, gpu: Gpu = H200) -> float:
     step = max(multiply, shared / 128, stage / gpu.unit_l2)
     store = c.block_m * c.block_n * p.out_size / 32  # through registers and shared memory
     programs = _programs(p, c, gpu)
+    resident = max(1.0, programs / gpu.units)
+    hidden = c.schedule == "pingpong" or resident > 1
+    after = 1000 + store  # the first copies, and the last store
     rounds = tiles / programs
     if not c.stream_k:
         rounds = math.ceil(rounds)
     elif tiles % programs:
         # Sums go to another program; the one that finishes a tile takes them from all others.
         givers = max(1, math.ceil(programs / tiles) - 1)
-        store += (1 + givers) * (c.block_m * c.block_n * 4 / gpu.unit_l2 + 1000)
-    hidden = c.schedule == "pingpong" or programs > gpu.units
-    resident = max(1.0, programs / gpu.units)
-    cycles = rounds * resident * steps * step + (1 if hidden else math.ceil(rounds)) * store + 1000
+        after += (1 + givers) * (c.block_m * c.block_n * 4 / gpu.partial + 1000)
+    cycles = rounds * resident * steps * step + (0 if hidden else (math.ceil(rounds) - 1) * store)
 
     from_l2 = tiles * steps * (c.block_m / wide + c.block_n / high) * c.block_k * p.size
     from_memory = _memory_bytes(p, c, rows, columns, gpu)
@@ -134,7 +137,8 @@ def estimate(problem: Problem, config: Config, gpu: Gpu = H200) -> float:
     )
     # A little over the largest, so that of two with the same bound the one wins that has less
     # of the rest. Clusters cost a little: their programs wait for each other.
-    return math.hypot(*(b**4 for b in bounds)) ** 0.25 + 1e-6 * (size - 1)
+    together = math.hypot(*(b**4 for b in bounds)) ** 0.25
+    return together + after / gpu.clock + 1e-6 * (size - 1)
 
 
 def _programs(p: Problem, c: Config, gpu: Gpu) -> int:
@@ -182,7 +186,7 @@ def _all(problem: Problem, gpu: Gpu) -> Iterator[Config]:
     depth = 128 // problem.size
     rows = problem.m / 128
     groups = sorted({min(g, 2 ** math.ceil(math.log2(max(rows, 1)))) for g in (4, 8, 16, 32)})
-    if not problem.described or (problem.size != 2 and problem.orders[1] != "column"):
+    if not problem.described:
         for m, n, warps in (
             (128, 256, 8), (64, 256, 4), (128, 128, 4), (128, 64, 4), (64, 64, 4),
         ):  # fmt: skip
