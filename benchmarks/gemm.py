@@ -32,6 +32,7 @@ import sys
 import tempfile
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
@@ -178,37 +179,45 @@ def compiled(case: Case, given: dict[str, Any]) -> Callable[[], Any] | None:
     return lambda: run(given["a"], given["b"], given["bias"])
 
 
-def remora(case: Case, given: dict[str, Any], config: Any = None) -> Callable[[], Any] | None:
+def remora(case: Case, given: dict[str, Any], config: Any = None) -> Callable[[], Any]:
+    """As it is called, with an epilogue of the caller's where something is fused."""
     from remora.kernels import matmul
 
-    if case.fused or case.batch > 1:
-        return None
-    return lambda: matmul(given["a"], given["b"], config=config)
+    more: dict[str, Any] = {k: v for k, v in given.items() if k.startswith("scale")}
+    if "gelu" in case.fused:
+        from epilogues import bias_gelu
+
+        more |= {"epilogue": bias_gelu, "epilogue_args": (given["bias"],)}
+    if "scales" in case.fused:
+        import torch
+
+        more["out_dtype"] = torch.bfloat16  # as torch has it
+    return partial(matmul, given["a"], given["b"], config=config, **more)
 
 
-def tuned(case: Case, given: dict[str, Any]) -> Callable[[], Any] | None:
+def tuned(case: Case, given: dict[str, Any]) -> Callable[[], Any]:
     return remora(case, given, "auto")
 
 
 def stock(case: Case, given: dict[str, Any]) -> Callable[[], Any] | None:
-    import torch
     import triton
 
     from remora.kernels.gemm_stock import gemm_stock
-    from remora.kernels.matmul import _DTYPES, hopper_config
+    from remora.kernels.matmul import hopper_config
+    from remora.kernels.operands import product_of
 
     if case.fused or case.batch > 1:
         return None
     a, b = given["a"], given["b"]
-    accumulator, out = _DTYPES[case.dtype]
     config = hopper_config(case.m, case.n, case.k, a.element_size())
     grid = (triton.cdiv(case.m, config.block_m) * triton.cdiv(case.n, config.block_n),)
 
     def run() -> Any:
-        c = torch.empty((case.m, case.n), device="cuda", dtype=getattr(torch, out))
+        made = product_of(a, b, False, None)
+        c = made.c
         gemm_stock[grid](
             a, b, c, case.m, case.n, case.k, *a.stride(), *b.stride(), *c.stride(),
-            **config.arguments(), ACC=accumulator, num_warps=config.num_warps,
+            **config.arguments(), ACC=made.accumulator, num_warps=config.num_warps,
         )  # fmt: skip
         return c
 
@@ -237,8 +246,7 @@ def chosen(name: str, case: Case, given: dict[str, Any], result: Any) -> Any:
     if name in ("remora", "tuned"):
         from remora.kernels import tuning
 
-        problem = tuning.problem_of(given["a"], given["b"], result)
-        return asdict(tuning.choose(problem, tuning.this_device()))
+        return asdict(list(tuning.chosen.values())[-1])
     return None
 
 

@@ -46,9 +46,16 @@ def test_opcheck_of_what_has_no_gradient(dtype: Any) -> None:
     assert "SUCCESS" in torch.library.opcheck(matmul, (a, b), test_utils=utilities).values()
     result = matmul(a, b)
     assert close(result, a.double() @ b.double(), 0 if dtype == torch.int8 else 1e-3)
+    scales = torch.rand(32, 1) + 0.5, torch.rand(1, 32) + 0.5
+    torch.library.opcheck(matmul, (a, b, *scales), test_utils=utilities)
+    truth = (a.double() @ b.double()) * scales[0] * scales[1]
+    assert close(matmul(a, b, *scales, torch.float32), truth)
     if dtype.is_floating_point:
-        with pytest.raises(KernelArgumentError, match="has no gradient"):
-            matmul(a.requires_grad_(), b).sum().backward()
+        with pytest.raises(KernelArgumentError, match=f"of {dtype} has no gradient"):
+            matmul(a.requires_grad_(), b)
+    half = matrix(32, 32, torch.float16).requires_grad_()
+    with pytest.raises(KernelArgumentError, match="with scales has no gradient"):
+        matmul(half, half, *scales)
 
 
 @pytest.mark.parametrize("out_dtype", [None, torch.float32])
@@ -68,6 +75,24 @@ def test_gradients(out_dtype: Any) -> None:
     assert (a.grad.dtype, b.grad.dtype) == (torch.float16, torch.float16)
 
 
+@pytest.mark.parametrize(("of_a", "of_b"), [((3,), (3,)), ((3,), ()), ((), (3,)), ((3,), (1,))])
+def test_batches(of_a: tuple[int, ...], of_b: tuple[int, ...]) -> None:
+    """One matrix for a whole batch has the sum of all gradients."""
+    a, b = torch.randn(*of_a, 20, 24).half(), torch.randn(*of_b, 24, 40).half()
+    a.requires_grad_()
+    b.requires_grad_()
+    torch.library.opcheck(matmul, (a, b), atol=1e-2, rtol=1e-2)
+    a.grad = b.grad = None
+    weights = torch.randn(3, 20, 40)
+    result = matmul(a, b)
+    (result.float() * weights).sum().backward()
+    a64, b64 = (x.detach().double().requires_grad_() for x in (a, b))
+    ((a64 @ b64) * weights.double()).sum().backward()
+    assert close(result, (a64 @ b64).detach())
+    assert close(a.grad, a64.grad, 2e-3)
+    assert close(b.grad, b64.grad, 2e-3)
+
+
 def test_gradients_of_gradients() -> None:
     a, b = matrix(8, 16).requires_grad_(), matrix(16, 24).requires_grad_()
     (grad,) = torch.autograd.grad(matmul(a, b).square().sum(), a, create_graph=True)
@@ -85,7 +110,7 @@ def test_gradients_copy_no_operand(monkeypatch: pytest.MonkeyPatch) -> None:
         seen.append((a.data_ptr(), a.stride(), b.data_ptr(), b.stride()))
         return torch.matmul(a, b)
 
-    monkeypatch.setattr(operators, "products", look)
+    monkeypatch.setattr(operators, "product", look)
     a, b = matrix(8, 16).requires_grad_(), matrix(16, 24).requires_grad_()
     matmul(a, b).backward(torch.ones(8, 24))
     assert seen[1][2:] == (b.data_ptr(), (1, 24))
@@ -133,7 +158,8 @@ def test_export(tmp_path: Any) -> None:
 
 @pytest.mark.parametrize(("a", "b", "what"), [
     ((4, 8), (9, 4), "a is (4, 8) and b is (9, 4)"),
-    ((4,), (4, 4), "a has to be a torch tensor of 2 dimensions"),
+    ((4,), (4, 4), "a has to be a torch tensor of 2 or 3 dimensions"),
+    ((2, 4, 8), (3, 8, 4), "a has 2 matrices and b 3"),
 ])  # fmt: skip
 def test_refused_where_it_is_traced(a: Any, b: Any, what: str) -> None:
     """Without data, as torch.compile sees it, as well as with it."""

@@ -38,7 +38,7 @@ def problem(m: int, n: int, k: int, **others: Any) -> Problem:
 @pytest.fixture(autouse=True)
 def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(tuning, "_chosen", {})
+    monkeypatch.setattr(tuning, "chosen", {})
 
 
 # --- the count ------------------------------------------------------------------------------------
@@ -202,7 +202,7 @@ def test_tune_takes_the_fastest_and_keeps_it() -> None:
     assert set(ran) == set(tried)
     assert tuning.choose(p, H200) == tried[-1]
     ran.clear()
-    tuning._chosen.clear()  # as in another process
+    tuning.chosen.clear()  # as in another process
     assert tuning.choose(p, H200) == tried[-1]
     assert tuning.tune(p, H200, ran.append, timer) == tried[-1]
     assert not ran

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+
+from remora.errors import KernelArgumentError
 
 
 @dataclass(frozen=True)
@@ -30,6 +33,25 @@ class Config:
     cluster: tuple[int, int] = (1, 1)
     stream_k: bool = False
     programs: int = 0
+
+    def __post_init__(self) -> None:
+        problem = None
+        if self.schedule not in ("pipelined", "cooperative", "pingpong"):
+            problem = f"there is no schedule {self.schedule!r}"
+        elif self.schedule != "pipelined" and self.subtiles not in (1, 2, 4):
+            problem = f"subtiles is {self.subtiles}: 1, 2 or 4"
+        elif any(n not in (1, 2, 4, 8) for n in self.cluster) or math.prod(self.cluster) > 8:
+            problem = f"cluster is {self.cluster}: powers of two with a product of at most 8"
+        elif self.schedule == "pipelined" and (self.cluster != (1, 1) or self.stream_k):
+            problem = "clusters and stream_k need warps with tasks of their own"
+        elif self.schedule == "pingpong" and self.stream_k:
+            problem = "stream_k needs consumers that share a tile"
+        if problem:
+            raise KernelArgumentError(
+                problem,
+                where="remora.kernels.matmul",
+                hint='schedule="cooperative" takes all of them',
+            )
 
     def arguments(self) -> dict[str, int]:
         """The kernel's constants."""

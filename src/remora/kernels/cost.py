@@ -195,7 +195,8 @@ def _all(problem: Problem, gpu: Gpu) -> Iterator[Config]:
         return
     for schedule, m, n in _TILES:
         cooperative = schedule == "cooperative"
-        result = m * (1 if cooperative else 2) * n // 2 * problem.out_size
+        subtiles = 4 if problem.epilogue else 2
+        result = m * (1 if cooperative else 2) * n // subtiles * problem.out_size
         stages = min(8, (_SHARED - result) // ((m + n) * depth * problem.size))
         if stages < 3:
             continue
@@ -203,7 +204,7 @@ def _all(problem: Problem, gpu: Gpu) -> Iterator[Config]:
             if problem.m <= m * (cluster[0] - 1) or problem.n <= n * (cluster[1] - 1):
                 continue  # a tile of the cluster's would be outside
             for group in groups:
-                config = Config(m, n, depth, group, stages, 4, schedule, 2, cluster)
+                config = Config(m, n, depth, group, stages, 4, schedule, subtiles, cluster)
                 yield config
                 if cooperative and cluster == (1, 1):
                     yield replace(config, stream_k=True)

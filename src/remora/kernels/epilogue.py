@@ -8,24 +8,27 @@ import triton.language as tl
 
 @triton.jit
 def finished(
-    acc, batch, row, column, M, N, scale_a, scale_b, stride_a, stride_b, args,
+    acc, batch, row, column, M, N, scale_a, scale_b, args,
     EPILOGUE: tl.constexpr, INDEX: tl.constexpr,
 ):  # fmt: skip
     """A tile of sums, scaled and given to the caller's function.
 
-    row, column: where the tile begins. scale_a, scale_b: pointers to fp32, or None; stride_a,
-    stride_b: 1 for a scale for each row or column, 0 for one of the whole matrix. EPILOGUE:
-    None, or the function that ``matmul`` describes, called with args. INDEX: type of indices.
+    row, column: where the tile begins. scale_a, scale_b: None, or a pointer to fp32 and its
+    strides from matrix to matrix and from row to row, or column to column. EPILOGUE: None, or
+    the function that ``matmul`` describes, called with args. INDEX: type of indices.
     """
     # What is outside of the result is the last row or column again: loads need no mask.
-    rows = tl.minimum(row + tl.arange(0, acc.shape[0]), M - 1).to(INDEX) + batch.to(INDEX) * M
+    batch = batch.to(INDEX)
+    rows = tl.minimum(row + tl.arange(0, acc.shape[0]), M - 1).to(INDEX)
     columns = tl.minimum(column + tl.arange(0, acc.shape[1]), N - 1).to(INDEX)
     if scale_a is not None:
-        acc = acc.to(tl.float32) * tl.load(scale_a + rows * stride_a)[:, None]
+        scales = tl.load(scale_a[0] + batch * scale_a[1] + rows * scale_a[2])
+        acc = acc.to(tl.float32) * scales[:, None]
     if scale_b is not None:
-        acc = acc.to(tl.float32) * tl.load(scale_b + columns * stride_b)[None, :]
+        scales = tl.load(scale_b[0] + batch * scale_b[1] + columns * scale_b[2])
+        acc = acc.to(tl.float32) * scales[None, :]
     if EPILOGUE is not None:
-        acc = EPILOGUE(acc, rows[:, None], columns[None, :], *args)
+        acc = EPILOGUE(acc, (batch * M + rows)[:, None], columns[None, :], *args)
     return acc
 
 

@@ -23,7 +23,7 @@ _TURN = tl.constexpr(8)
 
 @tlx.jit(do_not_specialize=["split_tiles", "batches"])
 def gemm_specialized(
-    a_desc, b_desc, c, scale_a, scale_b, stride_a, stride_b, args, partials, flags,
+    a_desc, b_desc, c, scale_a, scale_b, args, partials, flags,
     M, N, K, batches, stride_cb, stride_cm, stride_cn, split_tiles,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
     STAGES: tl.constexpr, SUBTILES: tl.constexpr, A_BY_COLUMN: tl.constexpr,
@@ -68,7 +68,7 @@ def gemm_specialized(
     with tlx.async_tasks():
         with tlx.async_task("default"):
             _consume(
-                c, scale_a, scale_b, stride_a, stride_b, args, a_buffers, b_buffers, c_buffers,
+                c, scale_a, scale_b, args, a_buffers, b_buffers, c_buffers,
                 full, empty, partials, flags, M, N, K, batches, stride_cb, stride_cm, stride_cn,
                 split_tiles, 0, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, SUBTILES,
                 A_BY_COLUMN, B_BY_COLUMN, C_DESCRIBED, ACC, PINGPONG, CLUSTER_M, CLUSTER_N,
@@ -76,7 +76,7 @@ def gemm_specialized(
             )  # fmt: skip
         with tlx.async_task(num_warps=4, num_regs=232):
             _consume(
-                c, scale_a, scale_b, stride_a, stride_b, args, a_buffers, b_buffers, c_buffers,
+                c, scale_a, scale_b, args, a_buffers, b_buffers, c_buffers,
                 full, empty, partials, flags, M, N, K, batches, stride_cb, stride_cm, stride_cn,
                 split_tiles, 1, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, SUBTILES,
                 A_BY_COLUMN, B_BY_COLUMN, C_DESCRIBED, ACC, PINGPONG, CLUSTER_M, CLUSTER_N,
@@ -201,9 +201,9 @@ def _copy(
     desc, buffer, full, batch, at, k, BATCHED: tl.constexpr, K_FIRST: tl.constexpr,
     first, STEP: tl.constexpr, PROGRAMS: tl.constexpr,
 ):  # fmt: skip
-    offsets = (k, at) if K_FIRST else (at, k)
-    if BATCHED:
-        offsets = (batch, *offsets)
+    row = k if K_FIRST else at
+    column = at if K_FIRST else k
+    offsets = (batch, row, column) if BATCHED else (row, column)
     if PROGRAMS == 1:
         tlx.async_descriptor_load(desc, buffer, offsets, full)
     elif PROGRAMS == 2:
@@ -265,7 +265,7 @@ def _multiply(
 
 @triton.jit
 def _consume(
-    c, scale_a, scale_b, stride_a, stride_b, args, a_buffers, b_buffers, c_buffers,
+    c, scale_a, scale_b, args, a_buffers, b_buffers, c_buffers,
     full, empty, partials, flags, M, N, K, batches, stride_cb, stride_cm, stride_cn, split_tiles,
     ME: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
     GROUP_M: tl.constexpr, STAGES: tl.constexpr, SUBTILES: tl.constexpr,
@@ -318,7 +318,7 @@ def _consume(
             for part in tl.static_range(SUBTILES):
                 values = finished(
                     parts[part], batch, row, column + part * COLUMNS, M, N,
-                    scale_a, scale_b, stride_a, stride_b, args, EPILOGUE, INDEX,
+                    scale_a, scale_b, args, EPILOGUE, INDEX,
                 )  # fmt: skip
                 if C_DESCRIBED:
                     _hand_over(
@@ -336,15 +336,18 @@ def _consume(
 @triton.jit
 def _columns(acc, PARTS: tl.constexpr):
     """The columns in 1, 2 or 4 parts; no value leaves its thread."""
-    if PARTS == 1:
-        parts = (acc,)
-    elif PARTS == 2:
-        parts = _halves(acc)
-    else:
-        tl.static_assert(PARTS == 4)
-        left, right = _halves(acc)
-        parts = (*_halves(left), *_halves(right))
+    parts = (acc,)
+    for _ in tl.static_range((PARTS > 1) + (PARTS > 2)):
+        parts = _all_halves(parts)
     return parts
+
+
+@triton.jit
+def _all_halves(parts):
+    halves = _halves(parts[0])
+    if len(parts) == 2:
+        halves = halves + _halves(parts[1])  # noqa: RUF005 - a kernel's tuples have no stars
+    return halves
 
 
 @triton.jit

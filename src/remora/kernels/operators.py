@@ -1,7 +1,7 @@
-"""The products as PyTorch operators: importing this module defines ``torch.ops.remora``.
+"""The products as PyTorch operators: importing this module defines ``torch.ops.remora.matmul``.
 
-As operators they go through ``torch.compile``, ``torch.export`` and CUDA graphs unbroken, and
-have gradients. ``remora.kernels.matmul`` is what they run.
+As an operator it goes through ``torch.compile``, ``torch.export`` and CUDA graphs unbroken, and
+has gradients. ``remora.kernels.matmul`` is what it runs.
 """
 
 from __future__ import annotations
@@ -11,49 +11,64 @@ from typing import Any
 import torch
 
 from remora.errors import KernelArgumentError
-from remora.kernels import matmul as products
-from remora.kernels.matmul import _DTYPES as products_dtypes
+from remora.kernels import matmul as product
+from remora.kernels.operands import result_of
 
 _WHERE = "torch.ops.remora.matmul"
+_DIFFERENTIABLE = (torch.float16, torch.bfloat16, torch.float32)
 
 
 @torch.library.custom_op("remora::matmul", mutates_args=())
-def matmul(a: torch.Tensor, b: torch.Tensor, out_dtype: torch.dtype | None = None) -> torch.Tensor:
+def matmul(
+    a: torch.Tensor,
+    b: torch.Tensor,
+    scale_a: torch.Tensor | None = None,
+    scale_b: torch.Tensor | None = None,
+    out_dtype: torch.dtype | None = None,
+) -> torch.Tensor:
     """``a @ b`` by ``remora.kernels.matmul``, which says what it takes and refuses.
 
-    Differentiable for fp16, bf16 and fp32; the gradients are products of the same kernels, with
-    operands transposed in place. ``out_dtype``: of the result.
+    Differentiable in a and b for fp16, bf16 and fp32 without scales. The gradients are products
+    by the same kernels, of operands transposed without a copy.
     """
-    return products(a, b, out_dtype=out_dtype)
+    return product(a, b, scale_a=scale_a, scale_b=scale_b, out_dtype=out_dtype)
 
 
 @matmul.register_fake
-def _(a: torch.Tensor, b: torch.Tensor, out_dtype: torch.dtype | None = None) -> torch.Tensor:
-    """The result's shape and dtype, of tensors without data."""
-    default = getattr(torch, products_dtypes[str(a.dtype).removeprefix("torch.")][1])
-    return a.new_empty((*a.shape[:-1], b.shape[-1]), dtype=out_dtype or default)
+def _(a: Any, b: Any, scale_a: Any = None, scale_b: Any = None, out_dtype: Any = None) -> Any:
+    shape, dtype = result_of(a, b, scale_a is not None or scale_b is not None, out_dtype)
+    return a.new_empty(shape, dtype=dtype)
 
 
-def _remember(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
-    a, b, _ = inputs
+def _keep(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+    a, b, scale_a, scale_b, _ = inputs
+    if any(x.requires_grad for x in (a, b)) and (
+        a.dtype not in _DIFFERENTIABLE or scale_a is not None or scale_b is not None
+    ):
+        raise KernelArgumentError(
+            f"a product of {a.dtype}{'' if scale_a is scale_b else ' with scales'} has no gradient",
+            where=_WHERE,
+            hint="fp16, bf16 and fp32 have one, without scales; or detach a and b",
+        )
     ctx.save_for_backward(a, b)
 
 
-def _gradients(ctx: Any, grad: torch.Tensor) -> tuple[Any, ...]:
+def _gradients(ctx: Any, grad: Any) -> tuple[Any, ...]:
     a, b = ctx.saved_tensors
-    for x in (a, b):
-        if x.dtype.itemsize == 1:
-            raise KernelArgumentError(
-                f"a product of {x.dtype} has no gradient",
-                where=_WHERE,
-                hint="detach the operands, or multiply fp16 or bf16",
-            )
     grad = grad.to(a.dtype)
-    return (
-        matmul(grad, b.mT) if ctx.needs_input_grad[0] else None,
-        matmul(a.mT, grad) if ctx.needs_input_grad[1] else None,
-        None,
-    )
+    of_a = of_b = None
+    if ctx.needs_input_grad[0]:
+        of_a = _summed(matmul(grad, b.mT), a)
+    if ctx.needs_input_grad[1]:
+        of_b = _summed(matmul(a.mT, grad), b)
+    return of_a, of_b, None, None, None
 
 
-matmul.register_autograd(_gradients, setup_context=_remember)
+def _summed(grad: Any, operand: Any) -> Any:
+    """The gradient of an operand, which may be one matrix that a whole batch used."""
+    if grad.shape == operand.shape:
+        return grad
+    return grad.sum(0, keepdim=operand.dim() == 3)
+
+
+matmul.register_autograd(_gradients, setup_context=_keep)

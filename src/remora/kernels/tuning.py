@@ -30,6 +30,7 @@ from remora.errors import KernelArgumentError
 from remora.kernels import cost
 from remora.kernels.config import Config
 from remora.kernels.cost import Problem
+from remora.kernels.operands import Product
 
 _HERE = Path(__file__).parent
 
@@ -56,57 +57,19 @@ def this_device(index: int = 0) -> Device:
     return Device(found.name, f"{target.backend}:{target.arch}", found.multi_processor_count)
 
 
-def configuration(
-    config: Config | str | None, a: Any, b: Any, c: Any, launch: Callable[[Any, Config], Any]
-) -> Config:
-    """What ``matmul`` runs with on Hopper, from what it was given.
-
-    Args:
-        config: one, which it is; None, which is chosen; ``"auto"``, which is measured, but
-            while a CUDA graph is captured, when nothing can be.
-        launch: writes the product into a tensor like ``c``.
-
-    Raises:
-        KernelArgumentError: it is neither.
-    """
-    import torch
-
-    if isinstance(config, Config):
-        return config
-    if config not in (None, "auto"):
-        raise KernelArgumentError(
-            f"config is {config!r}",
-            where="remora.kernels.matmul",
-            hint="give a Config, 'auto' to measure, or None to have one chosen",
-        )
-    problem, device = problem_of(a, b, c), this_device(a.device.index)
-    if config is None or torch.cuda.is_current_stream_capturing():
-        return choose(problem, device)
-    return tune(problem, device, lambda tried: launch(torch.empty_like(c), tried), gpu_timer)
-
-
-def problem_of(a: Any, b: Any, c: Any) -> Problem:
-    """The product of tensors."""
-    described = can_be_described(a) and can_be_described(c)
-    orders = _order(a), _order(b)
-    if orders[1] == "column":
-        described = described and can_be_described(b.T)
-    else:
-        described = described and can_be_described(b)
+def problem_of(product: Product, described: bool, epilogue: str) -> Problem:
+    """The problem that a product of tensors is."""
+    a, b, c = product.a.tensor, product.b.tensor, product.c
     dtype, out_dtype = (str(x.dtype).removeprefix("torch.") for x in (a, c))
-    return Problem(a.shape[0], b.shape[1], a.shape[1], dtype, out_dtype, orders, described)
+    return Problem(
+        product.m, product.n, product.k, dtype, out_dtype, (_order(a), _order(b)), described,
+        product.batches, epilogue,
+    )  # fmt: skip
 
 
 def _order(x: Any) -> str:
     """How a matrix is stored."""
-    return "row" if x.stride(1) == 1 else "column" if x.stride(0) == 1 else "strided"
-
-
-def can_be_described(x: Any) -> bool:
-    """Whether the copy engine takes a matrix: rows contiguous, a multiple of 16 bytes apart."""
-    size = x.element_size()
-    apart = x.stride(0) * size % 16 == 0 and x.stride(0) >= x.shape[1]
-    return x.stride(1) == 1 and apart and x.data_ptr() % 16 == 0
+    return "row" if x.stride(-1) == 1 else "column" if x.stride(-2) == 1 else "strided"
 
 
 # --- what is known --------------------------------------------------------------------------------
@@ -116,16 +79,17 @@ def choose(problem: Problem, device: Device) -> Config:
     """The configuration for a product, without measuring; the same for each call of a process
     until ``tune`` finds a better one."""
     key = problem, device
-    if key not in _chosen:
-        _chosen[key] = (
+    if key not in chosen:
+        chosen[key] = (
             Kept(problem, device).read()
             or _table(device).get(problem)
             or cost.candidates(problem, most=1)[0]
         )
-    return _chosen[key]
+    return chosen[key]
 
 
-_chosen: dict[tuple[Problem, Device], Config] = {}
+#: What products run with in this process, in the order in which they were first asked for.
+chosen: dict[tuple[Problem, Device], Config] = {}
 
 
 @cache
@@ -226,7 +190,7 @@ def tune(
             measured = measure(runnable, run, timer)
             best = min(measured, key=measured.__getitem__)
             kept.write(best, measured)
-        _chosen[problem, device] = best
+        chosen[problem, device] = best
         return best
 
 
