@@ -230,6 +230,46 @@ def write_table(files: list[Path]) -> None:
     TABLE.write_text(json.dumps(table, indent=1) + "\n")
 
 
+def fit(files: list[Path]) -> None:
+    """Print the energies of ``cost.Gpu`` that fit sweeps best, none of them negative.
+
+    A launch's joules are the idle chip's watts times its time, and so much for each operation
+    and byte. Also how well the model ranks: the place of the fastest in its order.
+    """
+    from itertools import combinations
+
+    import numpy as np
+
+    table, joules, places = [], [], []
+    for file in files:
+        for found in json.loads(file.read_text())["products"]:
+            values = found["problem"] | {"orders": tuple(found["problem"]["orders"])}
+            problem = Problem(**values)
+            configs = [tuning.config_of(row["config"]) for row in found["rows"]]
+            estimates = [cost.estimate(problem, c) for c in configs]
+            best = min(range(len(configs)), key=lambda i: found["rows"][i]["seconds"])
+            places.append(sorted(estimates).index(estimates[best]) + 1)
+            for config, row in zip(configs, found["rows"], strict=True):
+                if "joules" in row.get("sustained", {}):
+                    c = cost.count(problem, config)
+                    seconds = row["sustained"]["ms"] * 1e-3
+                    table.append([seconds, c.flops, c.shared, c.l2, c.memory])
+                    joules.append(row["sustained"]["joules"])
+    names = ("idle watts", "per_flop", "per_shared_byte", "per_l2_byte", "per_memory_byte")
+    values, wanted = np.array(table), np.array(joules)
+    # Each product's error counts alike, whatever its size.
+    scaled = values / wanted[:, None]
+    best_fit: tuple[float, dict[str, float]] = (np.inf, {})
+    for count in range(1, len(names) + 1):
+        for used in combinations(range(len(names)), count):
+            solution, *_ = np.linalg.lstsq(scaled[:, used], np.ones(len(wanted)), rcond=None)
+            error = float(np.sqrt(np.mean((scaled[:, used] @ solution - 1) ** 2)))
+            if (solution >= 0).all() and error < best_fit[0]:
+                best_fit = error, {names[i]: float(s) for i, s in zip(used, solution, strict=True)}
+    print(f"{len(wanted)} launches, relative error {best_fit[0]:.3f}: {best_fit[1]}")
+    print(f"the fastest of each product is at these places of the model: {places}")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, default=Path("sweep.json"))
@@ -240,11 +280,15 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=0.3, help="with the energy; 0: without")
     parser.add_argument("--processes", type=int, default=16, help="0: compile later")
     parser.add_argument("--table", nargs="*", type=Path, help="only write the table, from these")
+    parser.add_argument("--fit", nargs="*", type=Path, help="only fit the model's energies")
     parser.add_argument("--passed", type=Path, help="a folder: what ran in the processes")
     parser.add_argument("--share", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.table:
         write_table(arguments.table)
+        return
+    if arguments.fit:
+        fit(arguments.fit)
         return
     wanted = problems(arguments.suites, arguments.dtypes)
     to_compile = distinct(wanted, arguments.most)

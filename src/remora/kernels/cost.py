@@ -91,11 +91,54 @@ class Gpu:
 H200 = Gpu()
 
 
+@dataclass(frozen=True)
+class Counts:
+    """What a product costs with a configuration.
+
+    cycles: of each multiprocessor, in the loops over K and between them; after: before the
+    first and after the last. flops: of 16-bit operands, what is outside of the matrices
+    included; of others as many as take the same time. shared, l2, memory: bytes through shared
+    memory, from L2 into multiprocessors, and from and to device memory.
+    """
+
+    cycles: float
+    after: float
+    flops: float
+    shared: float
+    l2: float
+    memory: float
+
+    def joules(self, gpu: Gpu) -> float:
+        """The energy that all of it takes."""
+        return (
+            self.flops * gpu.per_flop
+            + self.shared * gpu.per_shared_byte
+            + self.l2 * gpu.per_l2_byte
+            + self.memory * gpu.per_memory_byte
+        )
+
+    def seconds(self, gpu: Gpu) -> float:
+        """The time that the slowest of it takes."""
+        bounds = (
+            self.cycles / gpu.clock,
+            self.l2 / gpu.l2,
+            self.memory / gpu.memory,
+            self.joules(gpu) / gpu.watts,
+        )
+        # A little over the largest, so that of two with the same bound the one wins that has
+        # less of the rest.
+        return math.hypot(*(b**4 for b in bounds)) ** 0.25 + self.after / gpu.clock
+
+
 def estimate(problem: Problem, config: Config, gpu: Gpu = H200) -> float:
     """Seconds that a product should take."""
+    return count(problem, config, gpu).seconds(gpu)
+
+
+def count(problem: Problem, config: Config, gpu: Gpu = H200) -> Counts:
+    """What a product costs."""
     p, c = problem, config
     high, wide = c.cluster
-    size = high * wide
     rows = math.ceil(p.m / (c.block_m * high)) * high
     columns = math.ceil(p.n / (c.block_n * wide)) * wide
     tiles = p.batch * rows * columns
@@ -109,36 +152,24 @@ def estimate(problem: Problem, config: Config, gpu: Gpu = H200) -> float:
     store = c.block_m * c.block_n * p.out_size / 32  # through registers and shared memory
     programs = _programs(p, c, gpu)
     resident = max(1.0, programs / gpu.units)
-    hidden = c.schedule == "pingpong" or resident > 1
-    after = 1000 + store  # the first copies, and the last store
     rounds = tiles / programs
+    after = 1000 + store
     if not c.stream_k:
         rounds = math.ceil(rounds)
     elif tiles % programs:
         # Sums go to another program; the one that finishes a tile takes them from all others.
         givers = max(1, math.ceil(programs / tiles) - 1)
         after += (1 + givers) * (c.block_m * c.block_n * 4 / gpu.partial + 1000)
-    cycles = rounds * resident * steps * step + (0 if hidden else (math.ceil(rounds) - 1) * store)
-
-    from_l2 = tiles * steps * (c.block_m / wide + c.block_n / high) * c.block_k * p.size
-    from_memory = _memory_bytes(p, c, rows, columns, gpu)
+    after += 2000 * (high * wide - 1)  # programs of a cluster wait for each other
+    cycles = rounds * resident * steps * step
+    if c.schedule != "pingpong" and resident == 1:
+        cycles += (math.ceil(rounds) - 1) * store  # nothing multiplies meanwhile
     written = p.batch * p.m * p.n * p.out_size
-    energy = (
-        tiles * steps * multiply * 4096 * gpu.per_flop
-        + tiles * steps * shared * gpu.per_shared_byte
-        + (from_l2 + written) * gpu.per_l2_byte
-        + (from_memory + written) * gpu.per_memory_byte
-    )
-    bounds = (
-        cycles / gpu.clock,
-        from_l2 / gpu.l2,
-        (from_memory + written) / gpu.memory,
-        energy / gpu.watts,
-    )
-    # A little over the largest, so that of two with the same bound the one wins that has less
-    # of the rest. Clusters cost a little: their programs wait for each other.
-    together = math.hypot(*(b**4 for b in bounds)) ** 0.25
-    return together + after / gpu.clock + 1e-6 * (size - 1)
+    from_l2 = tiles * steps * (c.block_m / wide + c.block_n / high) * c.block_k * p.size
+    return Counts(
+        cycles, after, tiles * steps * multiply * 4096, tiles * steps * shared, from_l2 + written,
+        _memory_bytes(p, c, rows, columns, gpu) + written,
+    )  # fmt: skip
 
 
 def _programs(p: Problem, c: Config, gpu: Gpu) -> int:
