@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 import torch
+import triton
+import triton.language as tl
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from remora.errors import KernelArgumentError
@@ -119,6 +121,47 @@ def test_gradients_copy_no_operand(monkeypatch: pytest.MonkeyPatch) -> None:
     matmul(a.detach(), b).sum().backward()  # a gradient of stride 0, and only one is asked for
     assert len(seen) == 2
     assert seen[1][3] == (0, 0)
+
+
+@triton.jit
+def _bias_gelu_residual(acc, rows, columns, bias, residual, stride):
+    x = acc + tl.load(bias + columns)
+    x = 0.5 * x * (1 + tl.math.erf(x * 0.7071067811865476))
+    return x + tl.load(residual + rows * stride + columns)
+
+
+def _in_torch(sums: Any, bias: Any, residual: Any, stride: int) -> Any:
+    return torch.nn.functional.gelu(sums + bias) + residual
+
+
+bias_gelu_residual = operators.fused("mine::bias_gelu", _bias_gelu_residual, _in_torch)
+
+
+def test_fused() -> None:
+    a, b = matrix(40, 24, torch.float16), matrix(24, 72, torch.float16)
+    bias, residual = matrix(1, 72)[0], matrix(40, 72)
+    given = [x.requires_grad_() for x in (a, b, bias, residual)]
+    torch.library.opcheck(bias_gelu_residual, (a, b, [bias, residual], [72]), atol=1e-2, rtol=1e-2)
+    result = torch.ops.mine.bias_gelu(a, b, [bias, residual], [72], out_dtype=torch.float32)
+    weights = matrix(40, 72)
+    (result * weights).sum().backward()
+    in64 = [x.detach().double().requires_grad_() for x in given]
+    truth = _in_torch(in64[0] @ in64[1], *in64[2:], 72)
+    (truth * weights.double()).sum().backward()
+    assert close(result.detach(), truth.detach())
+    for one, other in zip(given, in64, strict=True):
+        assert one.grad.dtype == one.dtype
+        assert close(one.grad, other.grad, 2e-3)
+
+
+def test_fused_in_torch_compile() -> None:
+    def layer(a: Any, b: Any, bias: Any, residual: Any) -> Any:
+        return bias_gelu_residual(a, b, [bias, residual], [residual.stride(0)]) * 2
+
+    given = matrix(40, 24), matrix(24, 72), matrix(1, 72)[0], matrix(40, 72)
+    compiled = torch.compile(layer, backend="aot_eager", fullgraph=True)
+    truth = 2 * _in_torch(given[0].double() @ given[1].double(), *given[2:], 72)
+    assert close(compiled(*given), truth)
 
 
 def model(a: Any, b: Any) -> Any:
