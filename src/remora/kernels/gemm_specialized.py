@@ -346,7 +346,7 @@ def _columns(acc, PARTS: tl.constexpr):
 def _all_halves(parts):
     halves = _halves(parts[0])
     if len(parts) == 2:
-        halves = halves + _halves(parts[1])  # noqa: RUF005 - a kernel's tuples have no stars
+        halves = halves + _halves(parts[1])
     return halves
 
 

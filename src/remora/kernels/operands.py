@@ -112,7 +112,7 @@ def can_be_described(x: Any) -> bool:
 
 
 def _operand(x: Any) -> Operand:
-    if x.dim() == 3 and x.stride(0) == 0:
+    if x.dim() == 3 and x.stride(0) == 0 and x.shape[0]:
         x = x[0]
     by_column = bool(x.stride(-2) == 1 and x.stride(-1) != 1)
     rows = x.mT if by_column else x
