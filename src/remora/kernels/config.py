@@ -19,7 +19,8 @@ class Config:
     or 4. Of these schedules alone: cluster: tiles along M and N whose programs share
     operands, their product at most 8. stream_k, of ``"cooperative"``: tiles are cut along
     K where they are no multiple of the programs. programs: at most as many are launched;
-    0: as the device has multiprocessors.
+    0: as the device has multiprocessors. late_store: a tile is stored during the first
+    products of the next one, where the copy engine stores it.
     """
 
     block_m: int
@@ -33,6 +34,7 @@ class Config:
     cluster: tuple[int, int] = (1, 1)
     stream_k: bool = False
     programs: int = 0
+    late_store: bool = False
 
     def __post_init__(self) -> None:
         problem = None
@@ -42,8 +44,10 @@ class Config:
             problem = f"subtiles is {self.subtiles}: 1, 2 or 4"
         elif any(n not in (1, 2, 4, 8) for n in self.cluster) or math.prod(self.cluster) > 8:
             problem = f"cluster is {self.cluster}: powers of two with a product of at most 8"
-        elif self.schedule == "pipelined" and (self.cluster != (1, 1) or self.stream_k):
-            problem = "clusters and stream_k need warps with tasks of their own"
+        elif self.schedule == "pipelined" and (
+            self.cluster != (1, 1) or self.stream_k or self.late_store
+        ):
+            problem = "clusters, stream_k and late_store need warps with tasks of their own"
         elif self.schedule == "pingpong" and self.stream_k:
             problem = "stream_k needs consumers that share a tile"
         if problem:

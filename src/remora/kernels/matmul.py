@@ -219,11 +219,13 @@ def _launch(product: Product, config: Config, extra: _Extra) -> None:
     )
     programs = torch.cuda.get_device_properties(c.device).multi_processor_count
     clusters = max(min(programs, config.programs or programs) // size, 1)
+    steps = triton.cdiv(product.k, config.block_k)
     split_tiles = 0
     if config.stream_k and tiles % clusters:
-        clusters = min(clusters, tiles * triton.cdiv(product.k, config.block_k))
+        clusters = min(clusters, tiles * steps)
         split_tiles = min(tiles, tiles % clusters + clusters)
     clusters = clusters if split_tiles else min(tiles, clusters)
+    late = config.late_store and product.c_described and steps >= config.subtiles
     partials = flags = None
     if split_tiles:
         partials, flags = _workspace(c.device, clusters * size, config.block_m * config.block_n)
@@ -238,7 +240,7 @@ def _launch(product: Product, config: Config, extra: _Extra) -> None:
         A_BY_COLUMN=a.by_column, B_BY_COLUMN=b.by_column, A_BATCHED=a.batched,
         B_BATCHED=b.batched, C_DESCRIBED=product.c_described, ACC=product.accumulator,
         PINGPONG=not cooperative, CLUSTER_M=cluster_m, CLUSTER_N=cluster_n,
-        STREAM_K=split_tiles > 0, INDEX=product.index,
+        STREAM_K=split_tiles > 0, LATE=late, INDEX=product.index,
         num_warps=4, ctas_per_cga=(size, 1, 1),
     )  # fmt: skip
 
