@@ -167,8 +167,9 @@ def count(problem: Problem, config: Config, gpu: Gpu = H200) -> Counts:
     after += 2000 * (high * wide - 1)  # programs of a cluster wait for each other
     if c.schedule != "pingpong" and not c.stream_k and resident == 1:
         # All programs store at a time, and nothing multiplies meanwhile; programs of a cluster
-        # also wait for the other's store.
-        after += (math.ceil(rounds) - 1) * store * (3 if high * wide > 1 else 1)
+        # also wait for the other's store. A late store leaves a part of that.
+        exposed = (3 if high * wide > 1 else 1) * (0.3 if c.late_store else 1)
+        after += (math.ceil(rounds) - 1) * store * exposed
     written = p.batch * p.m * p.n * p.out_size
     from_l2 = tiles * steps * (c.block_m / wide + c.block_n / high) * c.block_k * p.size
     return Counts(
@@ -245,5 +246,9 @@ def _all(problem: Problem, gpu: Gpu) -> Iterator[Config]:
             for group in groups:
                 config = Config(m, n, depth, group, stages, 4, schedule, subtiles, cluster)
                 yield config
-                if cooperative:
-                    yield replace(config, stream_k=True)
+                if not cooperative:
+                    continue
+                yield replace(config, stream_k=True)
+                if problem.tiles(m, n) > gpu.units:  # a next tile, during which to store
+                    yield replace(config, late_store=True)
+                    yield replace(config, stream_k=True, late_store=True)
