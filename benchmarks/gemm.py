@@ -30,7 +30,9 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
@@ -324,9 +326,12 @@ def versions() -> dict[str, Any]:
 class Contestant:
     """A child process that measures."""
 
-    def __init__(self, name: str, python: str, cache: str) -> None:
+    def __init__(self, name: str, python: str, cache: str, kept: str) -> None:
+        """cache: of compiled kernels; kept: of measurements."""
         self.name = name
-        environment = {**os.environ, "TRITON_CACHE_DIR": f"{cache}/{name}"}
+        environment = {
+            **os.environ, "TRITON_CACHE_DIR": f"{cache}/{name}", "XDG_CACHE_HOME": kept
+        }  # fmt: skip
         if name == "peer":
             environment.pop("PYTHONPATH", None)
         self.process = subprocess.Popen(
@@ -348,6 +353,28 @@ class Contestant:
                 answer: dict[str, Any] = json.loads(line[1:])
                 return answer
         return {"error": f"the process ended with {self.process.wait()}"}
+
+    def end(self) -> None:
+        """Let the process end."""
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        self.process.wait()
+
+
+def compile_all(pythons: dict[str, str], cases: list[Case], cache: str, processes: int) -> None:
+    """Run everything once, side by side, so that it is compiled; what is measured is dropped."""
+
+    def run(pair: tuple[str, Case]) -> None:
+        name, case = pair
+        with tempfile.TemporaryDirectory() as kept:
+            contestant = Contestant(name, pythons[name], cache, kept)
+            contestant.ask(do="check", case=asdict(case))
+            contestant.end()
+
+    started = time.perf_counter()
+    with ThreadPoolExecutor(processes) as pool:
+        list(pool.map(run, [(name, case) for case in cases for name in pythons]))
+    print(f"compiled in {time.perf_counter() - started:.0f} s", flush=True)
 
 
 def compare(suite: str, case: Case, contestants: list[Contestant], rounds: int, ms: float) -> Any:
@@ -427,6 +454,9 @@ def main() -> None:
     parser.add_argument("--peer-python", help="the Python of an environment with triton-utlx")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--ms", type=float, default=500, help="of each measurement")
+    parser.add_argument(
+        "--processes", type=int, default=0, help="compile everything first, in so many"
+    )
     parser.add_argument("--cache", help="a folder for compiled kernels, kept between runs")
     parser.add_argument("--replot", action="store_true", help="only draw, from the .json")
     parser.add_argument("--child", help=argparse.SUPPRESS)
@@ -439,13 +469,16 @@ def main() -> None:
         plot(json.loads(out.with_suffix(".json").read_text()), out)
         return
     with tempfile.TemporaryDirectory() as folder:
-        pythons = dict.fromkeys(arguments.contestants, sys.executable)
-        if "peer" in pythons:
+        pythons = {n: sys.executable for n in arguments.contestants if n != "peer"}
+        if "peer" in arguments.contestants and arguments.peer_python:
             pythons["peer"] = arguments.peer_python
+        cache = arguments.cache or folder
+        if arguments.processes:
+            cases = [case for suite in arguments.suites for case in SUITES[suite]]
+            compile_all(pythons, cases, cache, arguments.processes)
         contestants = [
-            Contestant(name, python, arguments.cache or folder)
-            for name, python in pythons.items() if python
-        ]  # fmt: skip
+            Contestant(name, python, cache, f"{folder}/kept") for name, python in pythons.items()
+        ]
         result = machine.record() | {
             "versions": {c.name: c.ask(do="versions") for c in contestants}, "rows": [],
         }  # fmt: skip
@@ -458,8 +491,7 @@ def main() -> None:
                 # After each case, so that a time limit loses no more than one.
                 out.with_suffix(".json").write_text(json.dumps(result, indent=1) + "\n")
         for contestant in contestants:
-            contestant.process.stdin.close()
-            contestant.process.wait()
+            contestant.end()
     print(*goals(result["rows"]), sep="\n")
     plot(result, out)
 

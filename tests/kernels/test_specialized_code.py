@@ -13,11 +13,12 @@ from tlx.building import build, conversions_in_loops, instructions, loops_of
 
 import remora
 import remora.tlx as tlx
+from remora.analysis import resources
 from remora.kernels.attention import BLOCK_M, HEAD_DIMS
 from remora.kernels.attention_specialized import attention_forward
 from remora.kernels.gemm_specialized import gemm_specialized
 from remora.kernels.matmul import Config
-from remora.kernels.offline import _cuda_resources, plain_arguments
+from remora.kernels.offline import plain_arguments
 
 
 def descriptor(dtype: str, rows: int, columns: int) -> str:
@@ -103,7 +104,7 @@ def test_products(config: Config, dtype: str, options: dict[str, Any], shape: st
     # No tile moves between threads, but for what a caller's function loads, and for stores.
     tiles = [c for c in conversions_in_loops(compiled.asm["ttgir"]) if re.search(r"<\d+x\d+x", c)]
     assert bool(tiles) == ("EPILOGUE" in options or not described)
-    assert _cuda_resources(compiled.asm["cubin"])[1] == 0  # nothing is spilled
+    assert resources(compiled.asm["cubin"])[1] == 0  # nothing is spilled
     assert compiled.metadata.shared <= 227 << 10
 
 
@@ -165,4 +166,4 @@ def test_attention(dim: int, causal: bool) -> None:
     # The values of the block before are added while the scores' softmax is worked out.
     waits = instructions(ptx, r"wgmma\.wait_group\.sync\.aligned\s+(\d)")
     assert waits.count("1" if second == 0 else "2") == 2  # a consumer each
-    assert _cuda_resources(compiled.asm["cubin"])[1] == 0
+    assert resources(compiled.asm["cubin"])[1] == 0

@@ -20,7 +20,8 @@ class Config:
     operands, their product at most 8. stream_k, of ``"cooperative"``: tiles are cut along
     K where they are no multiple of the programs. programs: at most as many are launched;
     0: as the device has multiprocessors. late_store: a tile is stored during the first
-    products of the next one, where the copy engine stores it.
+    products of the next one, where the copy engine stores it. ``"blackwell"``: tasks with
+    sums in tensor memory; a cluster of (2, 1) is two CTAs that share their tiles.
     """
 
     block_m: int
@@ -38,7 +39,10 @@ class Config:
 
     def __post_init__(self) -> None:
         problem = None
-        if self.schedule not in ("pipelined", "cooperative", "pingpong"):
+        if self.schedule == "blackwell":
+            if self.cluster not in ((1, 1), (2, 1)) or self.stream_k or self.subtiles % 2:
+                problem = "the schedule for Blackwell takes clusters of 1 or 2, even subtiles"
+        elif self.schedule not in ("pipelined", "cooperative", "pingpong"):
             problem = f"there is no schedule {self.schedule!r}"
         elif self.schedule != "pipelined" and self.subtiles not in (1, 2, 4):
             problem = f"subtiles is {self.subtiles}: 1, 2 or 4"

@@ -55,6 +55,10 @@ class Problem:
         """Operations, an addition and a multiplication each counted."""
         return 2.0 * self.batch * self.m * self.n * self.k
 
+    def tiles(self, m: int, n: int) -> int:
+        """How many tiles of m x n elements the result has."""
+        return self.batch * math.ceil(self.m / m) * math.ceil(self.n / n)
+
 
 def _bytes(dtype: str) -> int:
     digits = "".join(c if c.isdigit() else " " for c in dtype.removeprefix("float8_e")).split()
@@ -95,10 +99,10 @@ H200 = Gpu()
 class Counts:
     """What a product costs with a configuration.
 
-    cycles: of each multiprocessor, in the loops over K and between them; after: before the
-    first and after the last. flops: of 16-bit operands, what is outside of the matrices
-    included; of others as many as take the same time. shared, l2, memory: bytes through shared
-    memory, from L2 into multiprocessors, and from and to device memory.
+    cycles: of each multiprocessor, in the loops over K; after: before, between and after them.
+    flops: of 16-bit operands, what is outside of the matrices included; of others as many as
+    take the same time. shared, l2, memory: bytes through shared memory, from L2 into
+    multiprocessors, and from and to device memory.
     """
 
     cycles: float
@@ -149,7 +153,7 @@ def count(problem: Problem, config: Config, gpu: Gpu = H200) -> Counts:
     shared = groups * (64 + c.block_n) * c.block_k * p.size + stage
     multiply = c.block_m * c.block_n * c.block_k * p.size / 4096  # 2048 of 16 bits a cycle
     step = max(multiply, shared / 128, stage / gpu.unit_l2)
-    store = c.block_m * c.block_n * p.out_size / 32  # through registers and shared memory
+    store = c.block_m * c.block_n * p.out_size / 16  # through registers and shared memory
     programs = _programs(p, c, gpu)
     resident = max(1.0, programs / gpu.units)
     rounds = tiles / programs
@@ -161,13 +165,16 @@ def count(problem: Problem, config: Config, gpu: Gpu = H200) -> Counts:
         givers = max(1, math.ceil(programs / tiles) - 1)
         after += (1 + givers) * (c.block_m * c.block_n * 4 / gpu.partial + 1000)
     after += 2000 * (high * wide - 1)  # programs of a cluster wait for each other
-    cycles = rounds * resident * steps * step
-    if c.schedule != "pingpong" and resident == 1:
-        cycles += (math.ceil(rounds) - 1) * store  # nothing multiplies meanwhile
+    if c.schedule != "pingpong" and not c.stream_k and resident == 1:
+        # All programs store at a time, and nothing multiplies meanwhile; programs of a cluster
+        # also wait for the other's store. A late store leaves a part of that.
+        exposed = (3 if high * wide > 1 else 1) * (0.3 if c.late_store else 1)
+        after += (math.ceil(rounds) - 1) * store * exposed
     written = p.batch * p.m * p.n * p.out_size
     from_l2 = tiles * steps * (c.block_m / wide + c.block_n / high) * c.block_k * p.size
     return Counts(
-        cycles, after, tiles * steps * multiply * 4096, tiles * steps * shared, from_l2 + written,
+        rounds * resident * steps * step, after, tiles * steps * multiply * 4096,
+        tiles * steps * shared, from_l2 + written,
         _memory_bytes(p, c, rows, columns, gpu) + written,
     )  # fmt: skip
 
@@ -231,11 +238,17 @@ def _all(problem: Problem, gpu: Gpu) -> Iterator[Config]:
         stages = min(8, (_SHARED - result) // ((m + n) * depth * problem.size))
         if stages < 3:
             continue
+        if schedule == "pingpong" and m == 128 and problem.tiles(m, n) <= gpu.units:
+            continue  # no second tile for the second consumer; two share one instead
         for cluster in _CLUSTERS:
             if problem.m <= m * (cluster[0] - 1) or problem.n <= n * (cluster[1] - 1):
                 continue  # a tile of the cluster's would be outside
             for group in groups:
                 config = Config(m, n, depth, group, stages, 4, schedule, subtiles, cluster)
                 yield config
-                if cooperative and cluster == (1, 1):
-                    yield replace(config, stream_k=True)
+                if not cooperative:
+                    continue
+                yield replace(config, stream_k=True)
+                if problem.tiles(m, n) > gpu.units:  # a next tile, during which to store
+                    yield replace(config, late_store=True)
+                    yield replace(config, stream_k=True, late_store=True)

@@ -13,6 +13,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 from remora.errors import KernelArgumentError
 from remora.kernels import tuning
 from remora.kernels.config import Config
+from remora.kernels.gemm_blackwell import gemm_blackwell, launch_blackwell
 from remora.kernels.gemm_cdna import gemm_staged
 from remora.kernels.gemm_hopper import gemm_pipelined
 from remora.kernels.gemm_specialized import gemm_specialized
@@ -39,6 +40,18 @@ def specialized_config(element_bytes: int, result_bytes: int) -> Config:
     """
     stages = 4 if result_bytes <= 2 else 3
     return Config(128, 256, 128 // element_bytes, 8, stages, 4, "cooperative", 2)
+
+
+def blackwell_config(m: int, element_bytes: int, result_bytes: int) -> Config:
+    """The configuration for Blackwell: two CTAs share a tile, where there are rows for both.
+
+    Sizes are bytes of an element; a stage is 48 KiB, or of two CTAs 32 KiB in each.
+    """
+    ctas, stages = (2, 6) if m > 128 else (1, 4)
+    subtiles = 8 if result_bytes > 2 else 4
+    return Config(
+        128, 256, 128 // element_bytes, 8, stages, 4, "blackwell", subtiles, cluster=(ctas, 1)
+    )
 
 
 def cdna_config(m: int, n: int, k: int, element_bytes: int, arch: str) -> Config:
@@ -140,7 +153,9 @@ class _Extra:
 
 def _run(kernel: Any, product: Product, config: Config, extra: _Extra) -> None:
     """Launch the kernel that a configuration asks for; ``kernel`` is the pipelined one."""
-    if config.schedule == "pipelined":
+    if config.schedule == "blackwell":
+        launch_blackwell(product, config, extra == _Extra(None, None, None, ()))
+    elif config.schedule == "pipelined":
         _pipelined(kernel, product, config, extra)
     else:
         _check_described(product)
@@ -301,13 +316,15 @@ def _choose(product: Product, extra: _Extra, config: Config | str | None) -> tup
     target = triton.runtime.driver.active.get_current_target()
     if target.backend == "cuda" and target.arch == 90:
         return gemm_pipelined, given or _for_hopper(product, extra, measured=config == "auto")
+    if target.backend == "cuda" and target.arch in (100, 103):
+        return gemm_blackwell, given or blackwell_config(product.m, size, product.c.element_size())
     if target.backend == "hip" and target.arch in ("gfx942", "gfx950"):
         m, n, k = product.m, product.n, product.k
         return gemm_staged, given or cdna_config(m, n, k, size, target.arch)
     raise KernelArgumentError(
         f"there is no kernel for {target.backend}:{target.arch}",
         where=_WHERE,
-        hint="Hopper (cuda:90), CDNA 3 (hip:gfx942) or CDNA 4 (hip:gfx950)",
+        hint="Hopper (cuda:90), Blackwell (cuda:100), CDNA 3 (hip:gfx942) or CDNA 4 (hip:gfx950)",
     )
 
 
