@@ -14,6 +14,53 @@ from remora.kernels.tiles import tile_of
 
 
 @triton.jit
+def multiply_staged(
+    a_at, b_at, a_buffers, b_buffers, K, stride_ak, stride_bk, BUFFERS: tl.constexpr,
+    ACC: tl.constexpr,
+):  # fmt: skip
+    """The sum over K of one tile.
+
+    a_at (BLOCK_M, BLOCK_K), b_at (BLOCK_K, BLOCK_N): pointers to the first elements.
+    a_buffers, b_buffers: BUFFERS of each, at least 1.
+    """
+    BLOCK_M: tl.constexpr = a_at.shape[0]
+    BLOCK_K: tl.constexpr = a_at.shape[1]
+    BLOCK_N: tl.constexpr = b_at.shape[1]
+    depth = tl.arange(0, BLOCK_K)
+    for stage in tl.static_range(BUFFERS):
+        left = K - stage * BLOCK_K
+        a = tl.load(a_at, mask=depth[None, :] < left, other=0.0)
+        b = tl.load(b_at, mask=depth[:, None] < left, other=0.0)
+        tlx.local_store(tlx.local_view(a_buffers, stage), a)
+        tlx.local_store(tlx.local_view(b_buffers, stage), b)
+        a_at += BLOCK_K * stride_ak
+        b_at += BLOCK_K * stride_bk
+
+    acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=ACC)
+    steps = tl.cdiv(K, BLOCK_K)
+    for step in tl.range(BUFFERS, steps, num_stages=0):
+        left = K - step * BLOCK_K
+        a_next = tl.load(a_at, mask=depth[None, :] < left, other=0.0)
+        b_next = tl.load(b_at, mask=depth[:, None] < left, other=0.0)
+        a_buffer = tlx.local_view(a_buffers, step % BUFFERS)
+        b_buffer = tlx.local_view(b_buffers, step % BUFFERS)
+        a, b = tlx.local_load(a_buffer), tlx.local_load(b_buffer)
+        acc = tl.dot(a, b, acc, out_dtype=ACC)
+        tlx.local_store(a_buffer, a_next)
+        tlx.local_store(b_buffer, b_next)
+        a_at += BLOCK_K * stride_ak
+        b_at += BLOCK_K * stride_bk
+    # The buffers hold the last tiles; one past the end of K is zero.
+    for stage in tl.static_range(BUFFERS):
+        last = tl.maximum(steps - BUFFERS, 0) + stage
+        a_buffer = tlx.local_view(a_buffers, last % BUFFERS)
+        b_buffer = tlx.local_view(b_buffers, last % BUFFERS)
+        a, b = tlx.local_load(a_buffer), tlx.local_load(b_buffer)
+        acc = tl.dot(a, b, acc, out_dtype=ACC)
+    return acc
+
+
+@triton.jit
 def gemm_staged(
     a_ptr,
     b_ptr,
@@ -50,36 +97,7 @@ def gemm_staged(
     a_buffers = tlx.local_alloc((BLOCK_M, BLOCK_K), tlx.dtype_of(a_ptr), BUFFERS)
     b_buffers = tlx.local_alloc((BLOCK_K, BLOCK_N), tlx.dtype_of(b_ptr), BUFFERS)
 
-    for stage in tl.static_range(BUFFERS):
-        left = K - stage * BLOCK_K
-        a = tl.load(a_at, mask=depth[None, :] < left, other=0.0)
-        b = tl.load(b_at, mask=depth[:, None] < left, other=0.0)
-        tlx.local_store(tlx.local_view(a_buffers, stage), a)
-        tlx.local_store(tlx.local_view(b_buffers, stage), b)
-        a_at += BLOCK_K * stride_ak
-        b_at += BLOCK_K * stride_bk
-
-    acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=ACC)
-    steps = tl.cdiv(K, BLOCK_K)
-    for step in tl.range(BUFFERS, steps, num_stages=0):
-        left = K - step * BLOCK_K
-        a_next = tl.load(a_at, mask=depth[None, :] < left, other=0.0)
-        b_next = tl.load(b_at, mask=depth[:, None] < left, other=0.0)
-        a_buffer = tlx.local_view(a_buffers, step % BUFFERS)
-        b_buffer = tlx.local_view(b_buffers, step % BUFFERS)
-        a, b = tlx.local_load(a_buffer), tlx.local_load(b_buffer)
-        acc = tl.dot(a, b, acc, out_dtype=ACC)
-        tlx.local_store(a_buffer, a_next)
-        tlx.local_store(b_buffer, b_next)
-        a_at += BLOCK_K * stride_ak
-        b_at += BLOCK_K * stride_bk
-    # The buffers hold the last tiles; one past the end of K is zero.
-    for stage in tl.static_range(BUFFERS):
-        last = tl.maximum(steps - BUFFERS, 0) + stage
-        a_buffer = tlx.local_view(a_buffers, last % BUFFERS)
-        b_buffer = tlx.local_view(b_buffers, last % BUFFERS)
-        a, b = tlx.local_load(a_buffer), tlx.local_load(b_buffer)
-        acc = tl.dot(a, b, acc, out_dtype=ACC)
+    acc = multiply_staged(a_at, b_at, a_buffers, b_buffers, K, stride_ak, stride_bk, BUFFERS, ACC)
 
     rows = tile_m * BLOCK_M + tl.arange(0, BLOCK_M)
     columns = tile_n * BLOCK_N + tl.arange(0, BLOCK_N)
