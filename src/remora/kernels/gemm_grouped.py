@@ -26,8 +26,8 @@ TABLE_COLUMNS = 10
 _COLUMNS = tl.constexpr(TABLE_COLUMNS)
 
 
-#: Products whose rows of the table one launch of ``fill_table`` writes.
-PRODUCTS = 16
+#: Numbers of a table that one launch of ``fill_table`` writes: the rows of 16 products.
+FILLED = 16 * TABLE_COLUMNS
 
 
 def packed(number: int) -> int:
@@ -40,10 +40,10 @@ def packed(number: int) -> int:
 
 
 @triton.jit
-def fill_table(table, values, COUNT: tl.constexpr):
-    """Write COUNT numbers, ``packed``, to a table: no copy from the host, which a graph of CUDA
-    would repeat after its source has gone."""
-    for i in tl.static_range(COUNT):
+def fill_table(table, values):
+    """Write numbers, ``packed``, to a table: no copy from the host, which a graph of CUDA would
+    repeat after its source has gone."""
+    for i in tl.static_range(len(values)):
         tl.store(table + i, (values[i] & ((1 << 53) - 1)) >> 4)
 
 
@@ -141,14 +141,15 @@ def gemm_grouped(
         tiles = tl.cdiv(m, BLOCK_M) * tl.cdiv(n, BLOCK_N)
         for at in range(tile, first + tiles, tl.num_programs(0)):
             tile_m, tile_n = tile_of(at - first, m, n, BLOCK_M, BLOCK_N, GROUP_M)
-            rows = tile_m * BLOCK_M + tl.arange(0, BLOCK_M)
-            columns = tile_n * BLOCK_N + tl.arange(0, BLOCK_N)
+            row, column = tile_m * BLOCK_M, tile_n * BLOCK_N
+            rows, columns = tl.arange(0, BLOCK_M), tl.arange(0, BLOCK_N)
             # What is outside wraps around: loads need no mask for it, the store leaves it out.
-            a_at = a + (rows % m)[:, None].to(tl.int64) * am + depth[None, :] * ak
-            b_at = b + depth[:, None] * bk + (columns % n)[None, :].to(tl.int64) * bn
+            a_rows, b_columns = rows % (m - row), columns % (n - column)
+            a_at = a + wide(row) * am + (a_rows[:, None] * am + depth[None, :] * ak)
+            b_at = b + wide(column) * bn + (depth[:, None] * bk + b_columns[None, :] * bn)
             acc = MULTIPLY(a_at, b_at, a_buffers, b_buffers, k, ak, bk, BUFFERS, ACC)
-            c_at = c + rows[:, None].to(tl.int64) * n + columns[None, :]
-            inside = (rows[:, None] < m) & (columns[None, :] < n)
+            c_at = c + (wide(row) * n + column) + (rows[:, None] * n + columns[None, :])
+            inside = (row + rows[:, None] < m) & (column + columns[None, :] < n)
             tl.store(c_at, acc.to(tlx.dtype_of(c_ptr)), mask=inside)
         first += tiles
         tile = next_tile(tile, first)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextvars
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import triton
@@ -11,7 +12,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from remora.errors import KernelArgumentError
 from remora.kernels.gemm_cdna import multiply_staged
-from remora.kernels.gemm_grouped import PRODUCTS, TABLE_COLUMNS, fill_table, gemm_grouped, packed
+from remora.kernels.gemm_grouped import FILLED, fill_table, gemm_grouped, packed
 from remora.kernels.gemm_grouped_specialized import gemm_grouped_specialized
 from remora.kernels.gemm_hopper import multiply_pipelined
 from remora.kernels.matmul import _DTYPES, Config, cdna_config, hopper_config
@@ -20,6 +21,9 @@ _WHERE = "remora.kernels.grouped_matmul"
 
 # Bytes of shared memory that a program of Hopper has for buffers (227 KiB; the rest: barriers).
 _SHARED = (227 << 10) - 1024
+
+# A tile has at most 256 rows or columns, and its elements' places in it 31 bits.
+_LARGEST_STRIDE = (1 << 31) // 256 - 1
 
 
 def grouped_matmul(a: Any, b: Any, offs: Any = None, *, out_dtype: Any = None) -> Any:
@@ -203,6 +207,8 @@ def multiply_list(a: Sequence[Any], b: Sequence[Any], out_dtype: Any) -> list[An
     if not products:
         return out
     target = _target(a[0])
+    for x, y, _ in products:
+        _check_strides(x, y)
     table = _table(products)
     x, y, c = products[0]
     largest = [max(p[i].shape[d] for p in products) for i, d in ((2, 0), (2, 1), (0, 1))]
@@ -237,11 +243,10 @@ def _table(products: Sequence[tuple[Any, Any, Any]]) -> Any:
     device = products[0][0].device
     if device.type == "cpu":
         return torch.tensor(rows)
-    count = PRODUCTS * TABLE_COLUMNS
-    rows += [0] * (-len(rows) % count)
+    rows += [0] * (-len(rows) % FILLED)
     table = torch.empty(len(rows), dtype=torch.int64, device=device)
-    for at in range(0, len(rows), count):
-        fill_table[(1,)](table[at:], tuple(map(packed, rows[at : at + count])), count, num_warps=1)
+    for at in range(0, len(rows), FILLED):
+        fill_table[(1,)](table[at:], tuple(map(packed, rows[at : at + FILLED])), num_warps=1)
     return table
 
 
@@ -346,26 +351,44 @@ def _with_allocator(device: Any, launch: Callable[[], Any]) -> None:
     contextvars.copy_context().run(run)
 
 
+def plain_config(target: str, n: int, element_bytes: int, kind: str) -> tuple[Config, Any, int]:
+    """The configuration for any strides, how a tile is summed, and the buffers for that."""
+    if target == "cpu":
+        return Config(64, 64, 128 // element_bytes, 4, 3, 4), multiply_pipelined, 3
+    if target == "cuda:90":
+        config = hopper_config(128, n, 0, element_bytes)
+        return config, multiply_pipelined, config.stages
+    # Tiles of at most 128 x 128: larger ones spill, as addresses take registers; those of a list,
+    # whose strides nobody knows, are one an element.
+    config = cdna_config(128, n, 0, element_bytes, target[4:])
+    config = replace(config, block_m=64, block_n=64) if kind == "list" else config
+    return config, multiply_staged, config.stages - 1
+
+
 def _launch(
     target: str, a: Any, b: Any, c: Any, offs: Any, sizes: tuple[int, ...],
     strides: tuple[int, ...], kind: str,
 ) -> None:  # fmt: skip
-    """Launch the kernel that takes any strides."""
-    size, (_, m, n, k) = a.element_size(), sizes
-    multiply: Any = multiply_pipelined
-    if target == "cpu":
-        config, programs = Config(64, 64, 128 // size, 4, 3, 4), 3
-    elif target == "cuda:90":
-        config, programs = hopper_config(m, n, k, size), _multiprocessors(a.device)
-    else:
-        config, programs = cdna_config(m, n, k, size, target[4:]), _multiprocessors(a.device)
-        multiply = multiply_staged
+    """Launch the kernel that takes any strides, of 32 bits within a tile."""
+    _check_strides(a, b)
+    config, multiply, buffers = plain_config(target, sizes[2], a.element_size(), kind)
     constants = config.arguments()
-    buffers = constants.pop("STAGES") - (multiply is multiply_staged)
+    del constants["STAGES"]
+    programs = 3 if target == "cpu" else _multiprocessors(a.device)
     gemm_grouped[(programs,)](
         a, b, c, offs, *sizes, *strides, **constants, BUFFERS=buffers,
         ACC=_DTYPES[_name(a.dtype)][0], KIND=kind, MULTIPLY=multiply, num_warps=config.num_warps,
     )  # fmt: skip
+
+
+def _check_strides(*operands: Any) -> None:
+    for x in operands:
+        if max(x.stride()[-2:]) > _LARGEST_STRIDE:
+            raise KernelArgumentError(
+                f"an operand's strides are {x.stride()}, at most {_LARGEST_STRIDE:,} are possible",
+                where=_WHERE,
+                hint="make it contiguous",
+            )
 
 
 def _multiprocessors(device: Any) -> int:

@@ -15,12 +15,14 @@ from remora.kernels.grouped_matmul import (
     result_dtype,
 )
 
+# Neither has a default: PyTorch's dispatcher leaves out arguments that are equal to theirs, and
+# then finds the gradients of lists to be of another structure than the arguments (2.11, 2.13).
 _DIFFERENTIABLE = (torch.float16, torch.bfloat16, torch.float32)
 
 
 @torch.library.custom_op("remora::grouped_matmul", mutates_args=())
 def grouped_matmul(
-    a: torch.Tensor, b: torch.Tensor, offs: torch.Tensor, out_dtype: torch.dtype | None = None
+    a: torch.Tensor, b: torch.Tensor, offs: torch.Tensor, out_dtype: torch.dtype | None
 ) -> torch.Tensor:
     """See ``remora.kernels.grouped_matmul``, with offsets."""
     check(a, b, offs)
@@ -28,7 +30,7 @@ def grouped_matmul(
 
 
 @grouped_matmul.register_fake
-def _(a: Any, b: Any, offs: Any, out_dtype: Any = None) -> Any:
+def _(a: Any, b: Any, offs: Any, out_dtype: Any) -> Any:
     check(a, b, offs)
     groups, rows = offs.shape[0], a.shape[0]
     shape = (rows, b.shape[2]) if b.dim() == 3 else (groups, rows, b.shape[1])
@@ -63,7 +65,7 @@ grouped_matmul.register_autograd(_gradients, setup_context=_keep)
 
 @torch.library.custom_op("remora::grouped_matmul_list", mutates_args=())
 def grouped_matmul_list(
-    a: list[torch.Tensor], b: list[torch.Tensor], out_dtype: torch.dtype | None = None
+    a: list[torch.Tensor], b: list[torch.Tensor], out_dtype: torch.dtype | None
 ) -> list[torch.Tensor]:
     """See ``remora.kernels.grouped_matmul``, of lists."""
     check_list(a, b)
@@ -71,7 +73,7 @@ def grouped_matmul_list(
 
 
 @grouped_matmul_list.register_fake
-def _(a: Any, b: Any, out_dtype: Any = None) -> Any:
+def _(a: Any, b: Any, out_dtype: Any) -> Any:
     check_list(a, b)
     return [
         x.new_empty((x.shape[0], y.shape[1]), dtype=result_dtype(x.dtype, out_dtype))
