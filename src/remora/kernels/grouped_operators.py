@@ -15,22 +15,31 @@ from remora.kernels.grouped_matmul import (
     result_dtype,
 )
 
-# Neither has a default: PyTorch's dispatcher leaves out arguments that are equal to theirs, and
-# then finds the gradients of lists to be of another structure than the arguments (2.11, 2.13).
 _DIFFERENTIABLE = (torch.float16, torch.bfloat16, torch.float32)
 
+# ``define`` and not ``custom_op``, whose first call imports TorchDynamo. No argument has a default:
+# PyTorch's dispatcher leaves out those that are equal to theirs, and then finds the gradients of
+# lists to be of another structure than the arguments (2.13).
+_SCHEMAS = {
+    "grouped_matmul": "(Tensor a, Tensor b, Tensor offs, ScalarType? out_dtype) -> Tensor",
+    "grouped_matmul_list": "(Tensor[] a, Tensor[] b, ScalarType? out_dtype) -> Tensor[]",
+}
+for _name, _schema in _SCHEMAS.items():
+    torch.library.define(f"remora::{_name}", _schema, tags=torch.Tag.pt2_compliant_tag)
 
-@torch.library.custom_op("remora::grouped_matmul", mutates_args=())
-def grouped_matmul(
-    a: torch.Tensor, b: torch.Tensor, offs: torch.Tensor, out_dtype: torch.dtype | None
-) -> torch.Tensor:
-    """See ``remora.kernels.grouped_matmul``, with offsets."""
+#: See ``remora.kernels.grouped_matmul``: with offsets, and of lists.
+grouped_matmul = torch.ops.remora.grouped_matmul.default
+grouped_matmul_list = torch.ops.remora.grouped_matmul_list.default
+
+
+@torch.library.impl("remora::grouped_matmul", "default")
+def _multiply(a: Any, b: Any, offs: Any, out_dtype: Any) -> Any:
     check(a, b, offs)
     return multiply_groups(a, b, offs, out_dtype)
 
 
-@grouped_matmul.register_fake
-def _(a: Any, b: Any, offs: Any, out_dtype: Any) -> Any:
+@torch.library.register_fake("remora::grouped_matmul")
+def _shape(a: Any, b: Any, offs: Any, out_dtype: Any) -> Any:
     check(a, b, offs)
     groups, rows = offs.shape[0], a.shape[0]
     shape = (rows, b.shape[2]) if b.dim() == 3 else (groups, rows, b.shape[1])
@@ -44,36 +53,30 @@ def _keep(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
 
 
 def _gradients(ctx: Any, c: Any) -> tuple[Any, Any, None, None]:
+    """Of A: the same form, with B transposed. Of B: of rows the sums, of sums the rows."""
     a, b, offs = ctx.saved_tensors
     c = c.to(a.dtype).contiguous()
     of_a = of_b = None
-    if b.dim() == 3:
-        if ctx.needs_input_grad[0]:
-            of_a = grouped_matmul(c, b.mT, offs, a.dtype)
-        if ctx.needs_input_grad[1]:
-            of_b = grouped_matmul(a.mT, c, offs, b.dtype)
-    else:
-        if ctx.needs_input_grad[0]:
-            of_a = grouped_matmul(b, c.mT, offs, a.dtype).mT
-        if ctx.needs_input_grad[1]:
-            of_b = grouped_matmul(a.mT, c, offs, b.dtype)
+    if ctx.needs_input_grad[0]:
+        rows = b.dim() == 3
+        of_a = (
+            grouped_matmul(c, b.mT, offs, a.dtype)
+            if rows
+            else grouped_matmul(b, c.mT, offs, a.dtype).mT
+        )
+    if ctx.needs_input_grad[1]:
+        of_b = grouped_matmul(a.mT, c, offs, b.dtype)
     return of_a, of_b, None, None
 
 
-grouped_matmul.register_autograd(_gradients, setup_context=_keep)
-
-
-@torch.library.custom_op("remora::grouped_matmul_list", mutates_args=())
-def grouped_matmul_list(
-    a: list[torch.Tensor], b: list[torch.Tensor], out_dtype: torch.dtype | None
-) -> list[torch.Tensor]:
-    """See ``remora.kernels.grouped_matmul``, of lists."""
+@torch.library.impl("remora::grouped_matmul_list", "default")
+def _multiply_list(a: list[Any], b: list[Any], out_dtype: Any) -> list[Any]:
     check_list(a, b)
     return multiply_list(a, b, out_dtype)
 
 
-@grouped_matmul_list.register_fake
-def _(a: Any, b: Any, out_dtype: Any) -> Any:
+@torch.library.register_fake("remora::grouped_matmul_list")
+def _shapes(a: list[Any], b: list[Any], out_dtype: Any) -> list[Any]:
     check_list(a, b)
     return [
         x.new_empty((x.shape[0], y.shape[1]), dtype=result_dtype(x.dtype, out_dtype))
@@ -83,26 +86,27 @@ def _(a: Any, b: Any, out_dtype: Any) -> Any:
 
 def _keep_lists(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
     a, b, _ = inputs
-    if a:
-        _check_differentiable(a[0])
+    _check_differentiable(a[0])
     ctx.count = len(a)
     ctx.save_for_backward(*a, *b)
 
 
 def _gradients_of_lists(ctx: Any, c: list[Any]) -> tuple[Any, Any, None]:
     a, b = list(ctx.saved_tensors[: ctx.count]), list(ctx.saved_tensors[ctx.count :])
-    dtype = a[0].dtype if a else None
-    c = [x.to(dtype).contiguous() for x in c]
-    of_a = grouped_matmul_list(c, [y.mT for y in b], dtype)
-    of_b = grouped_matmul_list([x.mT for x in a], c, dtype)
+    c = [x.to(a[0].dtype).contiguous() for x in c]
+    of_a = grouped_matmul_list(c, [y.mT for y in b], a[0].dtype)
+    of_b = grouped_matmul_list([x.mT for x in a], c, a[0].dtype)
     return of_a, of_b, None
 
 
-grouped_matmul_list.register_autograd(_gradients_of_lists, setup_context=_keep_lists)
+torch.library.register_autograd("remora::grouped_matmul", _gradients, setup_context=_keep)
+torch.library.register_autograd(
+    "remora::grouped_matmul_list", _gradients_of_lists, setup_context=_keep_lists
+)
 
 
 def _check_differentiable(x: Any) -> None:
-    if x.requires_grad and x.dtype not in _DIFFERENTIABLE:
+    if x.dtype not in _DIFFERENTIABLE:
         raise KernelArgumentError(
             f"products of {x.dtype} have no gradient",
             where="remora.kernels.grouped_matmul",
