@@ -81,6 +81,24 @@ def test_groups_of_the_sum(dtype: str, groups: str, m: int, n: int, by_column: b
     assert close(multiply(a, b, offs), reference(a, b, offs), dtype)
 
 
+@pytest.mark.parametrize("by_column", [False, True], ids=["rows", "columns"])
+@pytest.mark.parametrize("n", [384, 77])
+@pytest.mark.parametrize("groups", ["uneven", "empty"])
+def test_scales(groups: str, n: int, by_column: bool) -> None:
+    offs = offsets(groups)
+    a, b = values((1000, 256), "float8_e4m3fn", "cuda"), values((len(offs), n, 256), "int8", "cuda")
+    b = b.to(torch.float8_e4m3fn).mT
+    if not by_column:
+        b = b.view(torch.uint8).contiguous().view(b.dtype)
+    of_a = torch.rand(1000, device="cuda") + 0.5
+    of_b = torch.rand(len(offs), n, device="cuda") - 0.5
+    result = multiply(a, b, offs, scale_a=of_a, scale_b=of_b, out_dtype=torch.bfloat16)
+    sizes = torch.diff(offs, prepend=offs.new_zeros(1))
+    columns = torch.zeros(1000, n, device="cuda")
+    columns[: offs[-1]] = of_b.repeat_interleave(sizes, 0)
+    assert close(result, reference(a, b, offs) * of_a[:, None] * columns, "bfloat16")
+
+
 SHAPES = [(128, 256, 64), (1000, 776, 328), (8, 8, 8), (0, 64, 64), (64, 64, 0), (300, 512, 1024)]
 
 
@@ -205,9 +223,11 @@ def test_opcheck() -> None:
     offs = offsets("uneven")
     a = values((1000, 64), "bfloat16", "cuda").requires_grad_()
     b = values((4, 64, 128), "bfloat16", "cuda").requires_grad_()
-    torch.library.opcheck(grouped_operators.grouped_matmul, (a, b, offs, None))
+    torch.library.opcheck(grouped_operators.grouped_matmul, (a, b, offs, None, None, None))
     c = values((1000, 72), "bfloat16", "cuda").requires_grad_()
-    torch.library.opcheck(grouped_operators.grouped_matmul, (a.T, c, offs, torch.float32))
+    torch.library.opcheck(
+        grouped_operators.grouped_matmul, (a.T, c, offs, None, None, torch.float32)
+    )
     torch.library.opcheck(grouped_operators.grouped_matmul_list, ([a, a[:5]], [b[0], b[1]], None))
 
 

@@ -11,6 +11,7 @@ import pytest
 import torch
 from kernels.grouped_cases import close, reference, values
 
+from remora.errors import KernelArgumentError
 from remora.kernels import grouped_matmul, grouped_operators
 
 OFFSETS = {
@@ -61,6 +62,18 @@ def test_a_group_does_not_see_another() -> None:
     assert close(of_sum, sums, "bfloat16")
 
 
+@pytest.mark.parametrize("by_column", [False, True])
+def test_scales(by_column: bool) -> None:
+    offs = offsets("uneven")
+    a, b = values((100, 64), "float8_e4m3fn", "cpu"), values((4, 24, 64), "float8_e4m3fn", "cpu").mT
+    b = b if by_column else b.contiguous()
+    of_a, of_b = torch.rand(100) + 0.5, torch.rand(4, 24) - 0.5
+    result = grouped_matmul(a, b, offs, scale_a=of_a, scale_b=of_b, out_dtype=torch.float32)
+    sizes = torch.diff(offs, prepend=torch.zeros(1, dtype=torch.int32))
+    columns = of_b.repeat_interleave(sizes, 0)
+    assert close(result, reference(a, b, offs) * of_a[:, None] * columns, "float8_e4m3fn")
+
+
 @pytest.mark.usefixtures("_poisoned")
 def test_lists() -> None:
     shapes = [(5, 7, 9), (64, 32, 16), (0, 3, 4), (3, 0, 4), (70, 50, 33), (4, 5, 0)]
@@ -95,8 +108,8 @@ def test_gradients() -> None:
 
 
 OPERANDS = {
-    "rows": lambda a, b, c: (a, b, offsets("uneven"), None),
-    "sums": lambda a, b, c: (a.T, c, offsets("empty"), torch.float32),
+    "rows": lambda a, b, c: (a, b, offsets("uneven"), None, None, None),
+    "sums": lambda a, b, c: (a.T, c, offsets("empty"), None, None, torch.float32),
 }
 
 
@@ -113,10 +126,12 @@ def test_operator_of_lists() -> None:
     torch.library.opcheck(grouped_operators.grouped_matmul_list, (a, b, None))
 
 
-def test_products_of_integers_have_no_gradient() -> None:
-    from remora.errors import KernelArgumentError
-
-    a, b, offs = torch.ones(4, 8).to(torch.float8_e5m2), torch.ones(1, 8, 8), torch.tensor([4])
-    a.requires_grad_()
-    with pytest.raises(KernelArgumentError, match="have no gradient"):
-        grouped_matmul(a, b.to(torch.float8_e5m2), offs.int())
+def test_what_has_no_gradient() -> None:
+    a, b, offs = torch.ones(4, 8), torch.ones(1, 8, 8), torch.tensor([4], dtype=torch.int32)
+    eighths = [x.to(torch.float8_e5m2).requires_grad_() for x in (a, b)]
+    with pytest.raises(
+        KernelArgumentError, match=r"products of torch\.float8_e5m2 have no gradient"
+    ):
+        grouped_matmul(*eighths, offs)
+    with pytest.raises(KernelArgumentError, match="products with scales have no gradient"):
+        grouped_matmul(a.requires_grad_(), b, offs, scale_a=a[:, 0].detach(), scale_b=b[0, :1])

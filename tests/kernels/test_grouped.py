@@ -51,12 +51,19 @@ REFUSED = {
     "complex": ((A.cfloat(), B.cfloat(), OFFS), "a is of torch.complex64"),
     "two devices": ((A.to("meta"), B, OFFS), "a is on meta and b on cpu"),
     "offsets elsewhere": ((A, B, OFFS.to("meta")), "a is on cpu and offs on meta"),
-    "lists and offsets": (([A], [B[0]], OFFS), "there are offsets for lists"),
+    "lists and offsets": (([A], [B[0]], OFFS), "there are offsets or scales for lists"),
     "one list": (([A], B[0]), "b has to be a list as the other operand is"),
     "lengths": (([A], [B[0], B[0]]), "a has 1 matrices and b has 2"),
     "a list's dimensions": (([A], [B]), "b[0] has to be a torch tensor of 2 dimensions, it is 3"),
     "a list's extents": (([A, A.T], [B[0], B[0]]), "a[1] is (16, 8) and b[1] is (16, 32)"),
     "a list's dtypes": (([A, A.half()], [B[0], B[0].half()]), "a[0] is of torch.float32 and a[1]"),
+    "one scale": ((A, B, OFFS, A[:, 0], None), "scale_b is NoneType"),
+    "a scale of halves": (
+        (A, B, OFFS, A[:, 0].half(), B[:, 0]),
+        "scale_a is (8,) of torch.float16",
+    ),
+    "a scale's shape": ((A, B, OFFS, A[:, 0], B[0, 0]), "scale_b is (32,) of torch.float32"),
+    "scales of sums": ((A.T, A, OFFS, A[0], B[:, 0]), "there are scales for groups of the sum"),
     "the CPU": ((A, B, OFFS), "the operands are on the CPU"),
 }
 
@@ -64,8 +71,11 @@ REFUSED = {
 @pytest.mark.parametrize("what", REFUSED)
 def test_refused(what: str) -> None:
     operands, says = REFUSED[what]
+    scales = {
+        name: operands[i] for i, name in ((3, "scale_a"), (4, "scale_b")) if len(operands) > 3
+    }
     with pytest.raises(KernelArgumentError) as caught:
-        grouped_matmul(*operands)
+        grouped_matmul(*operands[:3], **scales)
     assert says in caught.value.what
     assert caught.value.where == "remora.kernels.grouped_matmul"
 
@@ -77,6 +87,7 @@ def specialized(
     kind: str, dtype: str = "bf16", *, turned: bool = False, narrow: bool = False
 ) -> Any:
     size = {"bf16": 2, "fp8e4nv": 1}[dtype]
+    scales = "*fp32" if size == 1 else None
     config = specialized_config(128 if narrow else 4096, size, 2)
     rows, part = config.block_m // 2, config.block_n // config.subtiles
     b = (config.block_n, config.block_k) if turned else (config.block_k, config.block_n)
@@ -88,8 +99,9 @@ def specialized(
         kinds["c_desc"] = f"tensordesc<bf16[{rows},{part}]>"
     return build(
         gemm_grouped_specialized, "cuda:90", **kinds, a_ptr=f"*{dtype}", b_ptr=f"*{dtype}",
-        c_ptr="*bf16", offs="*i64" if kind == "list" else "*i32", GROUPS="i32", M="i32",
-        N="i32:16", K="i32:16", stride_a="i32:16", stride_b="i32:16", **config.arguments(),
+        c_ptr="*bf16", scale_a=scales, scale_b=scales,
+        offs="*i64" if kind == "list" else "*i32", GROUPS="i32", M="i32", N="i32:16", K="i32:16",
+        stride_a="i32:16", stride_b="i32:16", **config.arguments(),
         SUBTILES=config.subtiles, A_BY_COLUMN=kind == "depth", B_BY_COLUMN=turned,
         ACC=tl.float32, KIND=kind,
     )  # fmt: skip
@@ -105,7 +117,9 @@ def test_hopper(kind: str, dtype: str, turned: bool, shape: str) -> None:
     compiled = specialized(kind, dtype, turned=turned)
     ptx = compiled.asm["ptx"]
     assert set(instructions(ptx, r"wgmma\.mma_async\.sync\.aligned\.(m\S+) ")) == {shape}
-    assert not conversions_in_loops(compiled.asm["ttgir"])
+    # None but of scales.
+    moved = conversions_in_loops(compiled.asm["ttgir"])
+    assert not [line for line in moved if not re.search(r"-> tensor<\d+xf32, #ttg.slice", line)]
     # A consumer keeps a product in flight in its loop over the depth, whose operands TMA brings.
     inner = min((loop for loop in loops_of(ptx) if "wgmma.mma_async" in loop), key=len)
     assert instructions(inner, r"wgmma\.wait_group\.sync\.aligned\s+(\d)") == ["1"]
@@ -129,7 +143,8 @@ def plain(target: str, kind: str, *, aligned: bool = True) -> tuple[Any, Any]:
         strides |= {"stride_am" if kind == "depth" else "stride_ak": 1, "stride_bn": 1}
     compiled = build(
         gemm_grouped, target, options={"num_warps": config.num_warps}, a_ptr="*bf16",
-        b_ptr="*bf16", c_ptr="*bf16", offs="*i64" if kind == "list" else "*i32", GROUPS="i32",
+        b_ptr="*bf16", c_ptr="*bf16", scale_a=None, scale_b=None,
+        offs="*i64" if kind == "list" else "*i32", GROUPS="i32",
         M=number, N=number, K=number, **strides, **constants, BUFFERS=buffers, ACC=tl.float32,
         KIND=kind, MULTIPLY=multiply,
     )  # fmt: skip

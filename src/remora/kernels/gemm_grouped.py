@@ -79,6 +79,16 @@ def next_tile(tile, end):
 
 
 @triton.jit
+def scaled(acc, scale_a, scale_b, m, n, row, column):
+    """A tile at (row, column) times the scales of its rows and of its columns, fp32 (m), (n)."""
+    rows = row + tl.arange(0, acc.shape[0])
+    columns = column + tl.arange(0, acc.shape[1])
+    of_rows = tl.load(scale_a + rows, mask=rows < m, other=0.0)
+    of_columns = tl.load(scale_b + columns, mask=columns < n, other=0.0)
+    return acc * of_rows[:, None] * of_columns[None, :]
+
+
+@triton.jit
 def clear_rows(c_ptr, first, M, N, stride, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
     """Zero C from row ``first`` on: the rows of no group, divided over the programs."""
     columns = tl.arange(0, COLUMNS)
@@ -93,7 +103,7 @@ def clear_rows(c_ptr, first, M, N, stride, ROWS: tl.constexpr, COLUMNS: tl.const
 
 @triton.jit
 def gemm_grouped(
-    a_ptr, b_ptr, c_ptr, offs, GROUPS, M, N, K,
+    a_ptr, b_ptr, c_ptr, scale_a, scale_b, offs, GROUPS, M, N, K,
     stride_am, stride_ak, stride_bg, stride_bk, stride_bn,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
     BUFFERS: tl.constexpr, ACC: tl.constexpr, KIND: tl.constexpr, MULTIPLY: tl.constexpr,
@@ -103,7 +113,8 @@ def gemm_grouped(
     KIND "rows": a_ptr (M, K), b_ptr (GROUPS, K, N), c_ptr (M, N); offs (GROUPS), of rows.
     KIND "depth": a_ptr (M, K), b_ptr (K, N), c_ptr (GROUPS, M, N); offs (GROUPS), of K.
     KIND "list": offs is a table of GROUPS rows; of the pointers only the types count.
-    A and B have any strides, C is contiguous. Grid: programs, any number. MULTIPLY:
+    A and B have any strides, C is contiguous. scale_a (M), scale_b (GROUPS, N): fp32, what rows
+    and columns are multiplied by, of KIND "rows"; or None. Grid: programs, any number. MULTIPLY:
     ``multiply_pipelined`` or ``multiply_staged``, with their BUFFERS. ACC: the accumulator's
     element type.
     """
@@ -148,6 +159,8 @@ def gemm_grouped(
             a_at = a + wide(row) * am + (a_rows[:, None] * am + depth[None, :] * ak)
             b_at = b + wide(column) * bn + (depth[:, None] * bk + b_columns[None, :] * bn)
             acc = MULTIPLY(a_at, b_at, a_buffers, b_buffers, k, ak, bk, BUFFERS, ACC)
+            if scale_a is not None:
+                acc = scaled(acc, scale_a + (start - m), scale_b + group * N, m, n, row, column)
             c_at = c + (wide(row) * n + column) + (rows[:, None] * n + columns[None, :])
             inside = (row + rows[:, None] < m) & (column + columns[None, :] < n)
             tl.store(c_at, acc.to(tlx.dtype_of(c_ptr)), mask=inside)

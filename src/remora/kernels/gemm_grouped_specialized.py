@@ -20,6 +20,7 @@ from remora.kernels.gemm_grouped import (
     next_tile,
     pointer_of,
     product_of,
+    scaled,
     wide,
 )
 from remora.kernels.gemm_specialized import _store
@@ -28,7 +29,8 @@ from remora.kernels.tiles import tile_of
 
 @triton.jit
 def gemm_grouped_specialized(
-    a_desc, b_desc, c_desc, a_ptr, b_ptr, c_ptr, offs, GROUPS, M, N, K, stride_a, stride_b,
+    a_desc, b_desc, c_desc, a_ptr, b_ptr, c_ptr, scale_a, scale_b, offs, GROUPS, M, N, K,
+    stride_a, stride_b,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
     STAGES: tl.constexpr, SUBTILES: tl.constexpr, A_BY_COLUMN: tl.constexpr,
     B_BY_COLUMN: tl.constexpr, ACC: tl.constexpr, KIND: tl.constexpr,
@@ -41,8 +43,9 @@ def gemm_grouped_specialized(
     KIND "depth": A_BY_COLUMN and B by rows, stride_a and stride_b elements apart; c_desc
     (GROUPS * M, N).
     KIND "list": offs is the table; A and B by columns where it says so, for all of them alike.
-    Descriptors that a kind does not name are None. Grid: programs, any number. STAGES: buffers
-    of each operand. SUBTILES: 1, 2 or 4. ACC: the accumulator's element type.
+    Descriptors that a kind does not name are None. Scales as of ``gemm_grouped``. Grid:
+    programs, any number. STAGES: buffers of each operand. SUBTILES: 1, 2 or 4. ACC: the
+    accumulator's element type.
     """
     ROWS: tl.constexpr = BLOCK_M // 2
     A_SHAPE: tl.constexpr = (BLOCK_K, ROWS) if A_BY_COLUMN else (ROWS, BLOCK_K)
@@ -60,15 +63,17 @@ def gemm_grouped_specialized(
     with tlx.async_tasks():
         with tlx.async_task("default"):
             _consume(
-                c_desc, c_ptr, offs, GROUPS, M, N, K, a_buffers, b_buffers, c_buffers, full, empty,
-                c_places, 0, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, SUBTILES, A_BY_COLUMN,
-                B_BY_COLUMN, ACC, KIND,
+                c_desc, c_ptr, scale_a, scale_b, offs, GROUPS, M, N, K,
+                a_buffers, b_buffers, c_buffers, full, empty, c_places, 0,
+                BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, SUBTILES, A_BY_COLUMN, B_BY_COLUMN,
+                ACC, KIND,
             )  # fmt: skip
         with tlx.async_task(num_warps=4, num_regs=232):
             _consume(
-                c_desc, c_ptr, offs, GROUPS, M, N, K, a_buffers, b_buffers, c_buffers, full, empty,
-                c_places, 1, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, SUBTILES, A_BY_COLUMN,
-                B_BY_COLUMN, ACC, KIND,
+                c_desc, c_ptr, scale_a, scale_b, offs, GROUPS, M, N, K,
+                a_buffers, b_buffers, c_buffers, full, empty, c_places, 1,
+                BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, SUBTILES, A_BY_COLUMN, B_BY_COLUMN,
+                ACC, KIND,
             )  # fmt: skip
         with tlx.async_task(num_warps=1, num_regs=40):
             _produce(
@@ -245,7 +250,8 @@ def _skip(full, empty, steps, step, STAGES: tl.constexpr):
 
 @triton.jit
 def _consume(
-    c_desc, c_ptr, offs, GROUPS, M, N, K, a_buffers, b_buffers, c_buffers, full, empty, c_places,
+    c_desc, c_ptr, scale_a, scale_b, offs, GROUPS, M, N, K,
+    a_buffers, b_buffers, c_buffers, full, empty, c_places,
     ME: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
     GROUP_M: tl.constexpr, STAGES: tl.constexpr, SUBTILES: tl.constexpr,
     A_BY_COLUMN: tl.constexpr, B_BY_COLUMN: tl.constexpr, ACC: tl.constexpr, KIND: tl.constexpr,
@@ -275,6 +281,8 @@ def _consume(
                     a_buffers, b_buffers, full, empty, steps, step, ME, ROWS, BLOCK_N, STAGES,
                     A_BY_COLUMN, B_BY_COLUMN, ACC,
                 )  # fmt: skip
+                if scale_a is not None:
+                    acc = scaled(acc, scale_a + c_row, scale_b + group * N, m, n, row, column)
                 if KIND != "list" and row + ROWS <= m:
                     _store(c_desc, buffer, acc, c_row + row, column, SUBTILES)
                 else:

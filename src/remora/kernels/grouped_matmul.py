@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextvars
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import triton
@@ -26,7 +26,10 @@ _SHARED = (227 << 10) - 1024
 _LARGEST_STRIDE = (1 << 31) // 256 - 1
 
 
-def grouped_matmul(a: Any, b: Any, offs: Any = None, *, out_dtype: Any = None) -> Any:
+def grouped_matmul(
+    a: Any, b: Any, offs: Any = None, *, scale_a: Any = None, scale_b: Any = None,
+    out_dtype: Any = None,
+) -> Any:  # fmt: skip
     """Several matrix products in one launch, differentiable.
 
     Args:
@@ -38,6 +41,9 @@ def grouped_matmul(a: Any, b: Any, offs: Any = None, *, out_dtype: Any = None) -
         offs: (E,), int32, on the same device: where each group ends within T; the first
             begins at 0. It is not read by the host: one that is smaller than one before
             it counts as that one, one larger than T as T.
+        scale_a, scale_b: fp32, (T,) and (E, N): what each row of the result, and each column of
+            a group's, is multiplied by, before it is rounded. Both or none, with (T, K) and
+            (E, K, N); there are no gradients then.
         out_dtype: of the result; by default that of the operands (fp16 for fp8, int32
             for int8).
 
@@ -55,19 +61,19 @@ def grouped_matmul(a: Any, b: Any, offs: Any = None, *, out_dtype: Any = None) -
     from remora.kernels import grouped_operators
 
     if isinstance(a, (list, tuple)) or isinstance(b, (list, tuple)):
-        if offs is not None:
+        if any(x is not None for x in (offs, scale_a, scale_b)):
             raise KernelArgumentError(
-                "there are offsets for lists of matrices",
+                "there are offsets or scales for lists of matrices",
                 where=_WHERE,
-                hint="leave offs out, or give two tensors",
+                hint="leave them out, or give two tensors",
             )
         check_list(a, b)
         return grouped_operators.grouped_matmul_list(list(a), list(b), out_dtype)
-    check(a, b, offs)
-    return grouped_operators.grouped_matmul(a, b, offs, out_dtype)
+    check(a, b, offs, scale_a, scale_b)
+    return grouped_operators.grouped_matmul(a, b, offs, scale_a, scale_b, out_dtype)
 
 
-def check(a: Any, b: Any, offs: Any) -> None:
+def check(a: Any, b: Any, offs: Any, scale_a: Any, scale_b: Any) -> None:
     """Refuse tensors that do not fit together; shapes and dtypes alone are looked at."""
     import torch
 
@@ -106,6 +112,26 @@ def check(a: Any, b: Any, offs: Any) -> None:
     _check_kinds("a", a, "b", b)
     if offs.device != a.device:
         raise KernelArgumentError(f"a is on {a.device} and offs on {offs.device}", where=_WHERE)
+    if scale_a is None and scale_b is None:
+        return
+    wanted = ((a.shape[0],), (b.shape[0], b.shape[-1])) if b.dim() == 3 else ()
+    for name, x, shape in zip(("scale_a", "scale_b"), (scale_a, scale_b), wanted, strict=False):
+        fits = isinstance(x, torch.Tensor) and (x.shape, x.dtype) == (shape, torch.float32)
+        if not fits or x.device != a.device:
+            given = (
+                f"{tuple(x.shape)} of {x.dtype} on {x.device}"
+                if isinstance(x, torch.Tensor)
+                else type(x).__name__
+            )
+            raise KernelArgumentError(
+                f"{name} is {given}",
+                where=_WHERE,
+                hint=f"both scales or none; this one is {shape} of torch.float32 on {a.device}",
+            )
+    if not wanted:
+        raise KernelArgumentError(
+            "there are scales for groups of the sum", where=_WHERE, hint="scale the operands"
+        )
 
 
 def check_list(a: Any, b: Any) -> None:
@@ -168,7 +194,25 @@ def result_dtype(dtype: Any, out_dtype: Any) -> Any:
     return getattr(torch, _DTYPES[_name(dtype)][1]) if out_dtype is None else out_dtype
 
 
-def multiply_groups(a: Any, b: Any, offs: Any, out_dtype: Any) -> Any:
+@dataclass(frozen=True)
+class Groups:
+    """What a launch works on.
+
+    kind: of groups, as ``gemm_grouped`` has them. a, b, c: the operands and the result, of a list
+    the first ones. offs: where groups end, or the table of a list. sizes: the number of groups,
+    M, N and K; of a list the largest ones. scales: of rows and columns, or None twice.
+    """
+
+    kind: str
+    a: Any
+    b: Any
+    c: Any
+    offs: Any
+    sizes: tuple[int, int, int, int]
+    scales: tuple[Any, Any] = (None, None)
+
+
+def multiply_groups(a: Any, b: Any, offs: Any, scale_a: Any, scale_b: Any, out_dtype: Any) -> Any:
     """``grouped_matmul`` of tensors that were checked."""
     import torch
 
@@ -179,14 +223,14 @@ def multiply_groups(a: Any, b: Any, offs: Any, out_dtype: Any) -> Any:
         return c
     if 0 in (groups, a.shape[1]):
         return c.zero_()
+    scales = (None, None) if scale_a is None else (scale_a.contiguous(), scale_b.contiguous())
     sizes = (groups, a.shape[0], b.shape[-1], a.shape[1])
-    target = _target(a)
-    by_column = b.stride(-2) == 1 and b.stride(-1) != 1
-    if target == "cuda:90" and _can_be_specialized(a, b, c, kind, by_column):
-        _launch_specialized(a, b, c, offs.contiguous(), sizes, kind, kind == "depth", by_column)
+    work = Groups(kind, a, b, c, offs.contiguous(), sizes, scales)
+    target, b_by_column = _target(a), _by_column(b)
+    if target == "cuda:90" and _can_be_specialized(a, b, c, kind):
+        _launch_specialized(work, kind == "depth", b_by_column)
     else:
-        strides = (*a.stride(), *((0,) * (kind == "depth")), *b.stride())
-        _launch(target, a, b, c, offs.contiguous(), sizes, strides, kind)
+        _launch(work, target)
     return c
 
 
@@ -209,19 +253,20 @@ def multiply_list(a: Sequence[Any], b: Sequence[Any], out_dtype: Any) -> list[An
     target = _target(a[0])
     for x, y, _ in products:
         _check_strides(x, y)
-    table = _table(products)
     x, y, c = products[0]
-    largest = [max(p[i].shape[d] for p in products) for i, d in ((2, 0), (2, 1), (0, 1))]
-    sizes = (len(products), *largest)
+    sizes = (
+        len(products),
+        max(c.shape[0] for _, _, c in products),
+        max(c.shape[1] for _, _, c in products),
+        max(a.shape[1] for a, _, _ in products),
+    )
+    work = Groups("list", x, y, c, _table(products), sizes)
     orders = {(_by_column(x), _by_column(y)) for x, y, _ in products}
-    if (
-        target == "cuda:90"
-        and len(orders) == 1
-        and all(_can_be_specialized(x, y, c, "list", _by_column(y)) for x, y, c in products)
-    ):
-        _launch_specialized(x, y, c, table, sizes, "list", *orders.pop())
+    fit = len(orders) == 1 and all(_can_be_specialized(*p, "list") for p in products)
+    if target == "cuda:90" and fit:
+        _launch_specialized(work, *orders.pop())
     else:
-        _launch(target, x, y, c, table, sizes, (0,) * 5, "list")
+        _launch(work, target)
     return out
 
 
@@ -272,8 +317,9 @@ def _target(x: Any) -> str:
     return name
 
 
-def _can_be_specialized(a: Any, b: Any, c: Any, kind: str, by_column: bool) -> bool:
+def _can_be_specialized(a: Any, b: Any, c: Any, kind: str) -> bool:
     """Whether the copy engine takes a product's operands, in the orders that its kind needs."""
+    by_column = _by_column(b)
     turned = kind == "depth" or (kind == "list" and _by_column(a))
     if a.element_size() != 2 and (turned or not by_column):
         return False  # the matrix unit reads them with K contiguous
@@ -304,11 +350,10 @@ def specialized_config(n: int, element_bytes: int, result_bytes: int) -> Config:
 
 
 def _launch_specialized(
-    a: Any, b: Any, c: Any, offs: Any, sizes: tuple[int, ...], kind: str, a_by_column: bool,
-    b_by_column: bool, config: Config | None = None,
-) -> None:  # fmt: skip
+    work: Groups, a_by_column: bool, b_by_column: bool, config: Config | None = None
+) -> None:
     """Launch the kernel whose warps have tasks of their own."""
-    groups, m, n, _ = sizes
+    a, b, c, kind, (groups, m, n, _) = work.a, work.b, work.c, work.kind, work.sizes
     config = config or specialized_config(n, a.element_size(), c.element_size())
     rows, b_block = config.block_m // 2, [config.block_k, config.block_n]
     descriptors: list[Any] = [None, None, None]
@@ -330,7 +375,7 @@ def _launch_specialized(
     _with_allocator(
         a.device,
         lambda: gemm_grouped_specialized[(programs,)](
-            *descriptors, a, b, c, offs, *sizes, a.stride(1), b.stride(0),
+            *descriptors, a, b, c, *work.scales, work.offs, *work.sizes, a.stride(1), b.stride(0),
             **config.arguments(), SUBTILES=config.subtiles, A_BY_COLUMN=a_by_column,
             B_BY_COLUMN=b_by_column, ACC=_DTYPES[_name(a.dtype)][0], KIND=kind, num_warps=4,
         ),
@@ -365,18 +410,19 @@ def plain_config(target: str, n: int, element_bytes: int, kind: str) -> tuple[Co
     return config, multiply_staged, config.stages - 1
 
 
-def _launch(
-    target: str, a: Any, b: Any, c: Any, offs: Any, sizes: tuple[int, ...],
-    strides: tuple[int, ...], kind: str,
-) -> None:  # fmt: skip
-    """Launch the kernel that takes any strides, of 32 bits within a tile."""
+def _launch(work: Groups, target: str) -> None:
+    """Launch the kernel that takes any strides, of 31 bits within a tile."""
+    a, b, c, kind = work.a, work.b, work.c, work.kind
     _check_strides(a, b)
-    config, multiply, buffers = plain_config(target, sizes[2], a.element_size(), kind)
+    config, multiply, buffers = plain_config(target, work.sizes[2], a.element_size(), kind)
     constants = config.arguments()
     del constants["STAGES"]
     programs = 3 if target == "cpu" else _multiprocessors(a.device)
+    # A list's strides are in its table.
+    of_b = (0, *b.stride()) if b.dim() == 2 else b.stride()
+    strides = (0,) * 5 if kind == "list" else (*a.stride(), *of_b)
     gemm_grouped[(programs,)](
-        a, b, c, offs, *sizes, *strides, **constants, BUFFERS=buffers,
+        a, b, c, *work.scales, work.offs, *work.sizes, *strides, **constants, BUFFERS=buffers,
         ACC=_DTYPES[_name(a.dtype)][0], KIND=kind, MULTIPLY=multiply, num_warps=config.num_warps,
     )  # fmt: skip
 

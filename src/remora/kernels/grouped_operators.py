@@ -21,7 +21,8 @@ _DIFFERENTIABLE = (torch.float16, torch.bfloat16, torch.float32)
 # PyTorch's dispatcher leaves out those that are equal to theirs, and then finds the gradients of
 # lists to be of another structure than the arguments (2.13).
 _SCHEMAS = {
-    "grouped_matmul": "(Tensor a, Tensor b, Tensor offs, ScalarType? out_dtype) -> Tensor",
+    "grouped_matmul": "(Tensor a, Tensor b, Tensor offs, Tensor? scale_a, Tensor? scale_b, "
+    "ScalarType? out_dtype) -> Tensor",
     "grouped_matmul_list": "(Tensor[] a, Tensor[] b, ScalarType? out_dtype) -> Tensor[]",
 }
 for _name, _schema in _SCHEMAS.items():
@@ -33,40 +34,43 @@ grouped_matmul_list = torch.ops.remora.grouped_matmul_list.default
 
 
 @torch.library.impl("remora::grouped_matmul", "default")
-def _multiply(a: Any, b: Any, offs: Any, out_dtype: Any) -> Any:
-    check(a, b, offs)
-    return multiply_groups(a, b, offs, out_dtype)
+def _multiply(a: Any, b: Any, offs: Any, scale_a: Any, scale_b: Any, out_dtype: Any) -> Any:
+    check(a, b, offs, scale_a, scale_b)
+    return multiply_groups(a, b, offs, scale_a, scale_b, out_dtype)
 
 
 @torch.library.register_fake("remora::grouped_matmul")
-def _shape(a: Any, b: Any, offs: Any, out_dtype: Any) -> Any:
-    check(a, b, offs)
+def _shape(a: Any, b: Any, offs: Any, scale_a: Any, scale_b: Any, out_dtype: Any) -> Any:
+    check(a, b, offs, scale_a, scale_b)
     groups, rows = offs.shape[0], a.shape[0]
     shape = (rows, b.shape[2]) if b.dim() == 3 else (groups, rows, b.shape[1])
     return a.new_empty(shape, dtype=result_dtype(a.dtype, out_dtype))
 
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-    a, b, offs, _ = inputs
+    a, b, offs, scale_a, _, _ = inputs
     _check_differentiable(a)
+    if scale_a is not None:
+        raise KernelArgumentError(
+            "products with scales have no gradient",
+            where="remora.kernels.grouped_matmul",
+            hint="scale the operands or the result, or detach them",
+        )
     ctx.save_for_backward(a, b, offs)
 
 
-def _gradients(ctx: Any, c: Any) -> tuple[Any, Any, None, None]:
+def _gradients(ctx: Any, c: Any) -> tuple[Any, ...]:
     """Of A: the same form, with B transposed. Of B: of rows the sums, of sums the rows."""
     a, b, offs = ctx.saved_tensors
     c = c.to(a.dtype).contiguous()
     of_a = of_b = None
     if ctx.needs_input_grad[0]:
-        rows = b.dim() == 3
-        of_a = (
-            grouped_matmul(c, b.mT, offs, a.dtype)
-            if rows
-            else grouped_matmul(b, c.mT, offs, a.dtype).mT
-        )
+        left, right = (c, b.mT) if b.dim() == 3 else (b, c.mT)
+        of_a = grouped_matmul(left, right, offs, None, None, a.dtype)
+        of_a = of_a if b.dim() == 3 else of_a.mT
     if ctx.needs_input_grad[1]:
-        of_b = grouped_matmul(a.mT, c, offs, b.dtype)
-    return of_a, of_b, None, None
+        of_b = grouped_matmul(a.mT, c, offs, None, None, b.dtype)
+    return of_a, of_b, None, None, None, None
 
 
 @torch.library.impl("remora::grouped_matmul_list", "default")
