@@ -6,14 +6,17 @@
     ... --only hopper_gemm --configs 2
 
 Each contestant is a process of its own; one whose name begins with "peer" imports the C++
-plugin's package instead of Remora. Without --python the only one is this Python's Remora.
+plugin's package instead of Remora; one that begins with "remora-waits" waits for each product
+right after it, as the peer does, besides the author's waits. Without --python the only one is
+this Python's Remora.
 The tutorials come from --folder, from $REMORA_TUTORIALS, or from the pinned wheel, which is
 downloaded once; they are never part of this repository.
 
 compile writes for each kernel and configuration what failed, or registers and spilled bytes
 of a thread, layout conversions in loops and the operations of innermost loops of the last
 TTGIR, and, where a peer takes part, how the PTX differs from the peer's. run writes whether
-the result is torch's, and milliseconds, contestants in turn, round after round.
+the result is torch's, and milliseconds: each configuration by the contestants in turn, round
+by round.
 """
 
 from __future__ import annotations
@@ -156,7 +159,7 @@ def load(folder: Path, name: str) -> ModuleType:
     return module
 
 
-def configured(module: ModuleType, entry: str, most: int) -> Iterator[str]:
+def configured(module: ModuleType, entry: str, chosen: slice) -> Iterator[str]:
     """Set the autotuner that an entry point uses to one configuration after another."""
     from triton.runtime.autotuner import Autotuner
 
@@ -168,7 +171,7 @@ def configured(module: ModuleType, entry: str, most: int) -> Iterator[str]:
         yield ""
         return
     (tuner,) = used
-    for config in list(tuner.configs)[:most]:
+    for config in list(tuner.configs)[chosen]:
         tuner.configs, tuner.cache = [config], {}
         yield describe(config)
 
@@ -191,12 +194,42 @@ def import_tlx(contestant: str) -> None:
         import remora.tlx
 
         remora.tlx.install_aliases()
+        if contestant.startswith("remora-waits"):
+            wait_for_each_product()
+
+
+def wait_for_each_product() -> None:
+    """Put a pass in force after which no product is in flight when the next one is issued."""
+    from dataclasses import dataclass
+
+    from xdsl.context import Context
+    from xdsl.dialects.builtin import IntegerAttr, ModuleOp, i32
+    from xdsl.passes import ModulePass
+
+    import remora
+    from remora.ir.build import Builder, op_name
+
+    @dataclass(frozen=True)
+    class WaitForEachProduct(ModulePass):
+        name = "wait-for-each-product"
+
+        def apply(self, ctx: Context, op: ModuleOp) -> None:
+            for product in list(op.walk()):
+                following = product.next_op
+                if op_name(product) == "ttng.warp_group_dot" and following is not None:
+                    Builder.before(following).op(
+                        "ttng.warp_group_dot_wait", [product.results[0]],
+                        [product.results[0].type], {"pendings": IntegerAttr(0, i32)},
+                    )  # fmt: skip
+
+    pipeline = remora.Pipeline("waits").insert(WaitForEachProduct(), at="ttgir/end")
+    remora.pipeline.active.add(pipeline)
 
 
 # --- compiling, without a GPU ---------------------------------------------------------------------
 
 
-def compile_all(contestant: str, folder: Path, names: list[str], most: int) -> list[Any]:
+def compile_all(contestant: str, folder: Path, names: list[str], chosen: slice) -> list[Any]:
     """Compile every kernel of the tutorials in every configuration."""
     sys.path.insert(0, str(HERE.parent / "corpus"))
     import standin
@@ -234,7 +267,7 @@ def compile_all(contestant: str, folder: Path, names: list[str], most: int) -> l
         for case in TUTORIALS[name]:
             tuners = [v for v in vars(module).values() if isinstance(v, Autotuner)]
             before = [(t, t.configs) for t in tuners]
-            for config in configured(module, case.entry, most):
+            for config in configured(module, case.entry, chosen):
                 now = {"tutorial": name, "case": f"{case.entry} {case.label}".strip(),
                        "config": config}  # fmt: skip
                 print(contestant, *now.values(), file=sys.stderr)
@@ -369,19 +402,29 @@ def difference(ours: list[str], theirs: list[str]) -> dict[str, Any]:
 # --- running, on a GPU ----------------------------------------------------------------------------
 
 
-def run_all(contestant: str, folder: Path, names: list[str], most: int) -> list[Any]:
-    """Run the tutorials in their configurations: right or wrong, and milliseconds."""
+def run_all(contestant: str, folder: Path, names: list[str], chosen: slice) -> list[Any]:
+    """Run the tutorials in their configurations, as the parent asks for it.
+
+    One line of JSON to the parent for each configuration, whether it is right; then for
+    each line that comes in the milliseconds of a call, until that line is "next".
+    """
     import torch
     import triton.testing
 
+    # Tutorials print: standard output is for answers alone.
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+
+    def answer(what: dict[str, Any]) -> None:
+        print(json.dumps(what), file=answers, flush=True)
+
     import_tlx(contestant)
-    rows: list[dict[str, Any]] = []
     for name in names:
         row: dict[str, Any] = {"tutorial": name, "case": "", "config": ""}
         try:
             module = load(folder, name)
         except Exception as error:
-            rows.append({**row, "error": reason(error)})
+            answer({**row, "error": reason(error)})
             continue
         if hasattr(module, "alloc_fn"):
             triton.set_allocator(module.alloc_fn)
@@ -389,22 +432,77 @@ def run_all(contestant: str, folder: Path, names: list[str], most: int) -> list[
             arguments = case.arguments()
             expected = case.expected(*arguments)
             entry = getattr(module, case.entry)
-            for config in configured(module, case.entry, most):
+            for config in configured(module, case.entry, chosen):
                 row = {"tutorial": name, "case": f"{case.entry} {case.label}".strip(),
                        "config": config}  # fmt: skip
                 print(contestant, *row.values(), file=sys.stderr, flush=True)
                 try:
                     row["relative_error"] = relative_error(entry(*arguments), expected)
-                    milliseconds = triton.testing.do_bench(
-                        lambda entry=entry, given=arguments: entry(*given), warmup=50, rep=200
-                    )
-                    row["ms"] = milliseconds
-                    row["tflops"] = case.flops / milliseconds / 1e9
+                    row["flops"] = case.flops
                 except Exception as error:
                     row["error"] = reason(error)
                     with contextlib.suppress(Exception):
                         torch.cuda.synchronize()
-                rows.append(row)
+                answer(row)
+                while "error" not in row and sys.stdin.readline().strip() == "time":
+                    # As a graph: what the host does between launches is not the kernel's.
+                    milliseconds = triton.testing.do_bench_cudagraph(
+                        lambda entry=entry, given=arguments: entry(*given),
+                        rep=15,
+                        return_mode="median",
+                    )
+                    answer({"ms": milliseconds})
+    return []
+
+
+def in_turn(pythons: dict[str, str], arguments: argparse.Namespace) -> dict[str, list[Any]]:
+    """What the contestants answer; each configuration by one after the other, round by round."""
+    rows: dict[str, list[Any]] = {name: [] for name in pythons}
+    with contextlib.ExitStack() as stack:
+        processes: dict[str, subprocess.Popen[str]] = {}
+        for name, python in pythons.items():
+            command, environment = command_of(name, python, arguments, stack)
+            process = subprocess.Popen(
+                command, env=environment, text=True,
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            )  # fmt: skip
+            processes[name] = process
+            stack.callback(process.kill)
+
+        def heard(name: str) -> dict[str, Any] | None:
+            line = processes[name].stdout.readline()  # type: ignore[union-attr]
+            if not line:
+                processes[name].wait()
+                return None
+            found: dict[str, Any] = json.loads(line)
+            return found
+
+        def say(name: str, word: str) -> None:
+            stdin = processes[name].stdin
+            assert stdin is not None
+            print(word, file=stdin, flush=True)
+
+        while processes:
+            now = {}
+            for name in list(processes):
+                row = heard(name)
+                if row is None:
+                    if status := processes.pop(name).returncode:
+                        rows[name].append({"tutorial": "*", "error": f"ended with {status}"})
+                    continue
+                now[name] = row | {"all_ms": []}
+                rows[name].append(now[name])
+            timed = [name for name, row in now.items() if "error" not in row]
+            for round_ in range(arguments.rounds):
+                for name in timed if round_ % 2 == 0 else reversed(timed):
+                    say(name, "time")
+                    if (time := heard(name)) is not None:
+                        now[name]["all_ms"].append(time["ms"])
+            for name in timed:
+                say(name, "next")
+                if times := now[name]["all_ms"]:
+                    now[name]["ms"] = statistics.median(times)
+                    now[name]["tflops"] = now[name]["flops"] / now[name]["ms"] / 1e9
     return rows
 
 
@@ -425,28 +523,42 @@ def child(arguments: argparse.Namespace) -> None:
     """One contestant, in its own process: rows to a file."""
     work = {"compile": compile_all, "run": run_all}[arguments.what]
     names = [n for n in TUTORIALS if arguments.only in n]
-    rows = work(arguments.contestant, Path(arguments.folder), names, arguments.configs)
-    Path(arguments.out).write_text(json.dumps(rows))
+    chosen = slice(0, arguments.configs * arguments.every, arguments.every)
+    rows = work(arguments.contestant, Path(arguments.folder), names, chosen)
+    if arguments.out:
+        Path(arguments.out).write_text(json.dumps(rows))
 
 
 def rows_of(contestant: str, python: str, arguments: argparse.Namespace) -> list[Any]:
     """What a contestant's process writes; one row with an error where it died."""
-    with tempfile.TemporaryDirectory() as folder:
-        out = Path(folder) / "rows.json"
-        cache = f"{arguments.cache}/{contestant}" if arguments.cache else f"{folder}/cache"
-        environment = {**os.environ, "TRITON_CACHE_DIR": cache}
-        if contestant.startswith("peer"):
-            environment.pop("PYTHONPATH", None)
-        command = [
-            python, "-W", "ignore", __file__, arguments.what, "--child",
-            "--contestant", contestant, "--folder", str(arguments.folder), "--out", str(out),
-            "--only", arguments.only, "--configs", str(arguments.configs),
-        ]  # fmt: skip
-        done = subprocess.run(command, env=environment, check=False)
+    with contextlib.ExitStack() as stack:
+        command, environment = command_of(contestant, python, arguments, stack)
+        out = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "rows.json"
+        done = subprocess.run([*command, "--out", str(out)], env=environment, check=False)
         if not out.exists():
             return [{"tutorial": "*", "error": f"the process ended with {done.returncode}"}]
         rows: list[Any] = json.loads(out.read_text())
         return rows
+
+
+def command_of(
+    contestant: str, python: str, arguments: argparse.Namespace, stack: contextlib.ExitStack
+) -> tuple[list[str], dict[str, str]]:
+    """How a contestant is started, and its environment."""
+    if arguments.cache:
+        cache = f"{arguments.cache}/{contestant}"
+    else:
+        cache = stack.enter_context(tempfile.TemporaryDirectory())
+    environment = {**os.environ, "TRITON_CACHE_DIR": cache}
+    if contestant.startswith("peer"):
+        environment.pop("PYTHONPATH", None)
+    command = [
+        python, "-W", "ignore", __file__, arguments.what, "--child",
+        "--contestant", contestant, "--folder", str(arguments.folder),
+        "--only", arguments.only, "--configs", str(arguments.configs),
+        "--every", str(arguments.every),
+    ]  # fmt: skip
+    return command, environment
 
 
 def key(row: dict[str, Any]) -> tuple[Any, ...]:
@@ -471,19 +583,6 @@ def compare(all_rows: dict[str, list[Any]]) -> None:
             row.pop("ptx", None)
 
 
-def medians(rounds: list[list[Any]]) -> list[Any]:
-    """One row for the rows of several rounds."""
-    rows: dict[Any, Any] = {}
-    for row in (r for rows_ in rounds for r in rows_):
-        kept = rows.setdefault(key(row), {**row, "all_ms": []})
-        if "ms" in row:
-            kept["all_ms"].append(row["ms"])
-            kept["ms"] = statistics.median(kept["all_ms"])
-        elif "error" in row:
-            kept["error"] = row["error"]
-    return list(rows.values())
-
-
 def summary(contestant: str, row: dict[str, Any]) -> str:
     """A row in a line."""
     words = [f"{contestant:14}", row["tutorial"], row.get("case", ""), row.get("config", "")]
@@ -499,7 +598,9 @@ def summary(contestant: str, row: dict[str, Any]) -> str:
             ptx = "same PTX" if beside["same"] else f"PTX {beside['in_order']:.1%} in order"
             words.append(f"{loops_} loops, {ptx}")
     else:
-        words.append(f"error {row['relative_error']:.1e}, {row['ms']:.4f} ms")
+        words.append(f"error {row['relative_error']:.1e}")
+        if "ms" in row:
+            words.append(f"{row['ms']:.4f} ms")
         if "to_peer" in row:
             words.append(f"speed to the peer's {row['to_peer']:.3f}")
     return "  ".join(filter(None, words))
@@ -512,7 +613,8 @@ def main() -> None:
     parser.add_argument("--python", action="append", default=[], metavar="NAME=PATH")
     parser.add_argument("--only", default="", help="tutorials whose name holds this")
     parser.add_argument("--configs", type=int, default=1000, help="at most, of each tutorial")
-    parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--every", type=int, default=1, metavar="N", help="take each N-th one")
+    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--cache", help="a folder for compiled kernels, kept between runs")
     parser.add_argument("--out", help="a JSON file")
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
@@ -523,14 +625,11 @@ def main() -> None:
         return
     arguments.folder = folder_of_tutorials(arguments.folder)
     pythons = dict(p.split("=", 1) for p in arguments.python) or {"remora": sys.executable}
-    rounds: dict[str, list[list[Any]]] = {name: [] for name in pythons}
-    for _ in range(arguments.rounds):
-        for contestant, python in pythons.items():
-            rounds[contestant].append(rows_of(contestant, python, arguments))
-    result = {c: rows[0] if arguments.what == "compile" else medians(rows)
-              for c, rows in rounds.items()}  # fmt: skip
     if arguments.what == "compile":
+        result = {c: rows_of(c, python, arguments) for c, python in pythons.items()}
         compare(result)
+    else:
+        result = in_turn(pythons, arguments)
     peers = {key(r): r for c, rows in result.items() if c.startswith("peer") for r in rows}
     for contestant, rows in result.items():
         for row in rows:

@@ -41,6 +41,8 @@ class Features:
     nanobind: the binding is nanobind's (pybind11's before).
     store_waits_read_only: the wait for stores of descriptors says whether it waits
         for reads only; before it always does.
+    plans_ctas_by_region: dividing a program over CTAs heeds the warps of a partition;
+        before, every tensor is divided over the program's.
     transposes_unswizzled: a matrix layout in shared memory that has no swizzle can be
         transposed; before, it is taken as it would be without.
     """
@@ -54,6 +56,7 @@ class Features:
     explicit_native_plugins: bool
     nanobind: bool
     store_waits_read_only: bool
+    plans_ctas_by_region: bool
     transposes_unswizzled: bool
 
     def rows(self) -> list[tuple[str, str]]:
@@ -123,6 +126,7 @@ def features() -> Features:
         ),
         explicit_native_plugins=hasattr(ir, "extend_dialects_with"),
         nanobind=type(ir.module).__module__ == "nanobind",
+        plans_ctas_by_region=_numbers(version) >= (3, 9),
         transposes_unswizzled=_numbers(version) >= (3, 8),
         store_waits_read_only=has_symbol(
             "_ZN4mlir6triton10nvidia_gpu14TMAStoreWaitOp11getReadOnlyEv"
