@@ -100,8 +100,8 @@ def specialized(
     return build(
         gemm_grouped_specialized, "cuda:90", **kinds, a_ptr=f"*{dtype}", b_ptr=f"*{dtype}",
         c_ptr="*bf16", scale_a=scales, scale_b=scales,
-        offs="*i64" if kind == "list" else "*i32", GROUPS="i32", M="i32", N="i32:16", K="i32:16",
-        stride_a="i32:16", stride_b="i32:16", **config.arguments(),
+        offs="*i64" if kind == "list" else "*i32", taken="*i32", GROUPS="i32", M="i32",
+        N="i32:16", K="i32:16", stride_a="i32:16", stride_b="i32:16", **config.arguments(),
         SUBTILES=config.subtiles, A_BY_COLUMN=kind == "depth", B_BY_COLUMN=turned,
         ACC=tl.float32, KIND=kind,
     )  # fmt: skip

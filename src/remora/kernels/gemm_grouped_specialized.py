@@ -3,6 +3,9 @@
 The tasks are those of ``gemm_specialized``, cooperative: a producer keeps the copy engine at
 work, two consumers the matrix units. The kinds of groups are those of ``gemm_grouped``.
 
+A program's first tile is that of its number; which is next it takes from a counter, so that
+none waits for those that had larger ones. The producer hands the number to the consumers.
+
 The copy engine knows where a tensor ends, and not where a group does. What reaches past a
 group's end therefore has a descriptor of its own, made on the device, in which the tensor
 ends there: stores of a group's last rows; loads along a group's depth; all of a list.
@@ -17,7 +20,6 @@ import remora.tlx as tlx
 from remora.kernels.gemm_grouped import (
     clear_rows,
     group_end,
-    next_tile,
     pointer_of,
     product_of,
     scaled,
@@ -29,7 +31,7 @@ from remora.kernels.tiles import tile_of
 
 @triton.jit
 def gemm_grouped_specialized(
-    a_desc, b_desc, c_desc, a_ptr, b_ptr, c_ptr, scale_a, scale_b, offs, GROUPS, M, N, K,
+    a_desc, b_desc, c_desc, a_ptr, b_ptr, c_ptr, scale_a, scale_b, offs, taken, GROUPS, M, N, K,
     stride_a, stride_b,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
     STAGES: tl.constexpr, SUBTILES: tl.constexpr, A_BY_COLUMN: tl.constexpr,
@@ -43,9 +45,9 @@ def gemm_grouped_specialized(
     KIND "depth": A_BY_COLUMN and B by rows, stride_a and stride_b elements apart; c_desc
     (GROUPS * M, N).
     KIND "list": offs is the table; A and B by columns where it says so, for all of them alike.
-    Descriptors that a kind does not name are None. Scales as of ``gemm_grouped``. Grid:
-    programs, any number. STAGES: buffers of each operand. SUBTILES: 1, 2 or 4. ACC: the
-    accumulator's element type.
+    Descriptors that a kind does not name are None. Scales as of ``gemm_grouped``. taken: an
+    int32, 0. Grid: programs, any number. STAGES: buffers of each operand. SUBTILES: 1, 2 or 4.
+    ACC: the accumulator's element type.
     """
     ROWS: tl.constexpr = BLOCK_M // 2
     A_SHAPE: tl.constexpr = (BLOCK_K, ROWS) if A_BY_COLUMN else (ROWS, BLOCK_K)
@@ -55,6 +57,8 @@ def gemm_grouped_specialized(
     c_buffers = tlx.local_alloc((ROWS, BLOCK_N // SUBTILES), tlx.dtype_of(c_ptr), 2)
     full = tlx.alloc_barriers(STAGES, 1)
     empty = tlx.alloc_barriers(STAGES, 2)
+    mail = tlx.local_alloc((1,), tl.int32, 2)
+    posted, read = tlx.alloc_barriers(2, 1), tlx.alloc_barriers(2, 2)
     # A descriptor's place is used again when no copy by it is in flight: a producer is at most
     # STAGES steps ahead, a group with tiles has at least one; a consumer waits for its stores.
     a_places = tlx.allocate_tensor_descriptor(STAGES + 1)
@@ -64,21 +68,21 @@ def gemm_grouped_specialized(
         with tlx.async_task("default"):
             _consume(
                 c_desc, c_ptr, scale_a, scale_b, offs, GROUPS, M, N, K,
-                a_buffers, b_buffers, c_buffers, full, empty, c_places, 0,
+                a_buffers, b_buffers, c_buffers, full, empty, mail, posted, read, c_places, 0,
                 BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, SUBTILES, A_BY_COLUMN, B_BY_COLUMN,
                 ACC, KIND,
             )  # fmt: skip
         with tlx.async_task(num_warps=4, num_regs=232):
             _consume(
                 c_desc, c_ptr, scale_a, scale_b, offs, GROUPS, M, N, K,
-                a_buffers, b_buffers, c_buffers, full, empty, c_places, 1,
+                a_buffers, b_buffers, c_buffers, full, empty, mail, posted, read, c_places, 1,
                 BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, SUBTILES, A_BY_COLUMN, B_BY_COLUMN,
                 ACC, KIND,
             )  # fmt: skip
         with tlx.async_task(num_warps=1, num_regs=40):
             _produce(
-                a_desc, b_desc, a_ptr, b_ptr, offs, GROUPS, M, N, K, stride_a, stride_b,
-                a_buffers, b_buffers, full, empty, a_places, b_places,
+                a_desc, b_desc, a_ptr, b_ptr, offs, taken, GROUPS, M, N, K, stride_a, stride_b,
+                a_buffers, b_buffers, full, empty, mail, posted, read, a_places, b_places,
                 BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, A_BY_COLUMN, B_BY_COLUMN, KIND,
             )  # fmt: skip
 
@@ -117,23 +121,23 @@ def _describe(place, pointer, rows, columns, stride, HEIGHT: tl.constexpr, WIDTH
 
 @triton.jit
 def _produce(
-    a_desc, b_desc, a_ptr, b_ptr, offs, GROUPS, M, N, K, stride_a, stride_b,
-    a_buffers, b_buffers, full, empty, a_places, b_places,
+    a_desc, b_desc, a_ptr, b_ptr, offs, taken, GROUPS, M, N, K, stride_a, stride_b,
+    a_buffers, b_buffers, full, empty, mail, posted, read, a_places, b_places,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
     STAGES: tl.constexpr, A_BY_COLUMN: tl.constexpr, B_BY_COLUMN: tl.constexpr, KIND: tl.constexpr,
 ):  # fmt: skip
     """Copy the operands of the program's tiles, stage by stage; A's in two parts."""
     ROWS: tl.constexpr = BLOCK_M // 2
-    step, made = 0, 0
+    step, made, sent = 0, 0, 0
     start, first, tile = 0, 0, tl.program_id(0)
     for group in range(GROUPS):
         m, n, k, end = _sizes(offs, group, start, M, N, K, KIND)
         tiles = tl.cdiv(m, BLOCK_M) * tl.cdiv(n, BLOCK_N)
         if tile < first + tiles:
             if KIND == "rows":
-                step = _produce_group(
-                    a_desc, b_desc, a_buffers, b_buffers, full, empty, start, group, 0,
-                    m, n, k, tile, first, tiles, step,
+                step, tile, sent = _produce_group(
+                    a_desc, b_desc, a_buffers, b_buffers, full, empty, taken, mail, posted, read,
+                    start, group, 0, m, n, k, tile, first, tiles, step, sent,
                     BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, A_BY_COLUMN, B_BY_COLUMN, KIND,
                 )  # fmt: skip
             else:
@@ -158,29 +162,31 @@ def _produce(
                         b = _describe(b_places[place], b_at, k, n, apart, BLOCK_K, BLOCK_N)
                 # Where there is no depth, what is past the end: zeros.
                 from_k = tl.where(k > 0, start, tl.maximum(end, 1))
-                step = _produce_group(
-                    a, b, a_buffers, b_buffers, full, empty, 0, 0, from_k,
-                    m, n, k, tile, first, tiles, step,
+                step, tile, sent = _produce_group(
+                    a, b, a_buffers, b_buffers, full, empty, taken, mail, posted, read,
+                    0, 0, from_k, m, n, k, tile, first, tiles, step, sent,
                     BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, A_BY_COLUMN, B_BY_COLUMN, KIND,
                 )  # fmt: skip
                 made += 1
         first += tiles
-        tile = next_tile(tile, first)
         start = end
 
 
 @triton.jit
 def _produce_group(
-    a_desc, b_desc, a_buffers, b_buffers, full, empty, from_row, group, from_k,
-    m, n, k, tile, first, tiles, step,
+    a_desc, b_desc, a_buffers, b_buffers, full, empty, taken, mail, posted, read,
+    from_row, group, from_k, m, n, k, tile, first, tiles, step, sent,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
     STAGES: tl.constexpr, A_BY_COLUMN: tl.constexpr, B_BY_COLUMN: tl.constexpr, KIND: tl.constexpr,
 ):  # fmt: skip
-    """Copy the operands of the tiles of one group."""
+    """Copy the operands of the tiles of one group; the first tile after it."""
     ROWS: tl.constexpr = BLOCK_M // 2
     BYTES: tl.constexpr = (BLOCK_M + BLOCK_N) * BLOCK_K * tlx.size_of(tlx.dtype_of(a_desc))
-    for at in range(tile, first + tiles, tl.num_programs(0)):
-        tile_m, tile_n = tile_of(at - first, m, n, BLOCK_M, BLOCK_N, GROUP_M)
+    while tile < first + tiles:
+        following = tl.atomic_add(taken, 1, sem="relaxed") + tl.num_programs(0)
+        _post(mail, posted, read, sent, following)
+        sent += 1
+        tile_m, tile_n = tile_of(tile - first, m, n, BLOCK_M, BLOCK_N, GROUP_M)
         row, column = from_row + tile_m * BLOCK_M, tile_n * BLOCK_N
         for i in range(_steps(k, BLOCK_K)):
             depth = from_k + i * BLOCK_K
@@ -206,7 +212,27 @@ def _produce_group(
                 else:
                     tlx.async_descriptor_load(b_desc, b, [depth, column], bar)
             step += 1
-    return step
+        tile = following
+    return step, tile, sent
+
+
+@triton.jit
+def _post(mail, posted, read, number, tile):
+    """Tell the consumers which tile is next."""
+    slot = number % 2
+    tlx.barrier_wait(read[slot], ((number // 2) & 1) ^ 1)
+    tlx.local_store(mail[slot], tl.full((1,), 0, tl.int32) + tile)
+    tlx.barrier_arrive(posted[slot])
+
+
+@triton.jit
+def _receive(mail, posted, read, number):
+    """Which tile is next."""
+    slot = number % 2
+    tlx.barrier_wait(posted[slot], (number // 2) & 1)
+    tile = tl.max(tlx.local_load(mail[slot]), 0)
+    tlx.barrier_arrive(read[slot])
+    return tile
 
 
 @triton.jit
@@ -251,7 +277,7 @@ def _skip(full, empty, steps, step, STAGES: tl.constexpr):
 @triton.jit
 def _consume(
     c_desc, c_ptr, scale_a, scale_b, offs, GROUPS, M, N, K,
-    a_buffers, b_buffers, c_buffers, full, empty, c_places,
+    a_buffers, b_buffers, c_buffers, full, empty, mail, posted, read, c_places,
     ME: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
     GROUP_M: tl.constexpr, STAGES: tl.constexpr, SUBTILES: tl.constexpr,
     A_BY_COLUMN: tl.constexpr, B_BY_COLUMN: tl.constexpr, ACC: tl.constexpr, KIND: tl.constexpr,
@@ -260,7 +286,7 @@ def _consume(
     ROWS: tl.constexpr = BLOCK_M // 2
     COLUMNS: tl.constexpr = BLOCK_N // SUBTILES
     buffer = c_buffers[ME]
-    step, made = 0, 0
+    step, made, received = 0, 0, 0
     start, first, tile = 0, 0, tl.program_id(0)
     for group in range(GROUPS):
         m, n, k, end = _sizes(offs, group, start, M, N, K, KIND)
@@ -273,8 +299,8 @@ def _consume(
             c_row = group * M
         else:
             c_at = pointer_of(offs, group, 2, c_ptr)
-        for at in range(tile, first + tiles, tl.num_programs(0)):
-            tile_m, tile_n = tile_of(at - first, m, n, BLOCK_M, BLOCK_N, GROUP_M)
+        while tile < first + tiles:
+            tile_m, tile_n = tile_of(tile - first, m, n, BLOCK_M, BLOCK_N, GROUP_M)
             row, column = tile_m * BLOCK_M + ME * ROWS, tile_n * BLOCK_N
             if row < m:
                 acc, step = _multiply(
@@ -293,8 +319,9 @@ def _consume(
                     made += 1
             else:
                 step = _skip(full, empty, steps, step, STAGES)
+            tile = _receive(mail, posted, read, received)
+            received += 1
         first += tiles
-        tile = next_tile(tile, first)
         start = end
     tlx.async_descriptor_store_wait(0)
     if KIND == "rows" and ME == 0:

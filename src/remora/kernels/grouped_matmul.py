@@ -353,6 +353,8 @@ def _launch_specialized(
     work: Groups, a_by_column: bool, b_by_column: bool, config: Config | None = None
 ) -> None:
     """Launch the kernel whose warps have tasks of their own."""
+    import torch
+
     a, b, c, kind, (groups, m, n, _) = work.a, work.b, work.c, work.kind, work.sizes
     config = config or specialized_config(n, a.element_size(), c.element_size())
     rows, b_block = config.block_m // 2, [config.block_k, config.block_n]
@@ -372,12 +374,14 @@ def _launch_specialized(
         else (groups * triton.cdiv(m, config.block_m))
     )
     programs = min(tiles * triton.cdiv(n, config.block_n), _multiprocessors(a.device))
+    taken = torch.zeros(1, dtype=torch.int32, device=a.device)
     _with_allocator(
         a.device,
         lambda: gemm_grouped_specialized[(programs,)](
-            *descriptors, a, b, c, *work.scales, work.offs, *work.sizes, a.stride(1), b.stride(0),
-            **config.arguments(), SUBTILES=config.subtiles, A_BY_COLUMN=a_by_column,
-            B_BY_COLUMN=b_by_column, ACC=_DTYPES[_name(a.dtype)][0], KIND=kind, num_warps=4,
+            *descriptors, a, b, c, *work.scales, work.offs, taken, *work.sizes,
+            a.stride(1), b.stride(0), **config.arguments(), SUBTILES=config.subtiles,
+            A_BY_COLUMN=a_by_column, B_BY_COLUMN=b_by_column, ACC=_DTYPES[_name(a.dtype)][0],
+            KIND=kind, num_warps=4,
         ),
     )  # fmt: skip
 
