@@ -87,7 +87,8 @@ def specialized(
     kind: str, dtype: str = "bf16", *, turned: bool = False, narrow: bool = False
 ) -> Any:
     size = {"bf16": 2, "fp8e4nv": 1}[dtype]
-    scales = "*fp32" if size == 1 else None
+    # Of the rows of all groups, and of the columns of each.
+    of_rows, of_columns = (("*fp32", "i32", 1), ("*fp32", "i32", 1)) if size == 1 else (None, None)
     config = specialized_config(128 if narrow else 4096, size, 2)
     rows, part = config.block_m // 2, config.block_n // config.subtiles
     b = (config.block_n, config.block_k) if turned else (config.block_k, config.block_n)
@@ -99,11 +100,11 @@ def specialized(
         kinds["c_desc"] = f"tensordesc<bf16[{rows},{part}]>"
     return build(
         gemm_grouped_specialized, "cuda:90", **kinds, a_ptr=f"*{dtype}", b_ptr=f"*{dtype}",
-        c_ptr="*bf16", scale_a=scales, scale_b=scales,
+        c_ptr="*bf16", scale_a=of_rows, scale_b=of_columns,
         offs="*i64" if kind == "list" else "*i32", taken="*i32", GROUPS="i32", M="i32",
         N="i32:16", K="i32:16", stride_a="i32:16", stride_b="i32:16", **config.arguments(),
         SUBTILES=config.subtiles, A_BY_COLUMN=kind == "depth", B_BY_COLUMN=turned,
-        ACC=tl.float32, KIND=kind,
+        ACC=tl.float32, KIND=kind, INDEX=tl.int32,
     )  # fmt: skip
 
 
@@ -146,7 +147,7 @@ def plain(target: str, kind: str, *, aligned: bool = True) -> tuple[Any, Any]:
         b_ptr="*bf16", c_ptr="*bf16", scale_a=None, scale_b=None,
         offs="*i64" if kind == "list" else "*i32", GROUPS="i32",
         M=number, N=number, K=number, **strides, **constants, BUFFERS=buffers, ACC=tl.float32,
-        KIND=kind, MULTIPLY=multiply,
+        KIND=kind, MULTIPLY=multiply, INDEX=tl.int32,
     )  # fmt: skip
     return compiled, config
 

@@ -10,18 +10,19 @@ import triton
 import triton.language as tl
 
 import remora.tlx as tlx
-from remora.kernels.tiles import tile_of
+from remora.kernels.epilogue import finished, store
+from remora.kernels.tiles import place_of
 
 
 @triton.jit
 def multiply_staged(
     a_at, b_at, a_buffers, b_buffers, K, stride_ak, stride_bk, BUFFERS: tl.constexpr,
-    ACC: tl.constexpr,
+    ACC: tl.constexpr, INDEX: tl.constexpr,
 ):  # fmt: skip
     """The sum over K of one tile.
 
     a_at (BLOCK_M, BLOCK_K), b_at (BLOCK_K, BLOCK_N): pointers to the first elements.
-    a_buffers, b_buffers: BUFFERS of each, at least 1.
+    a_buffers, b_buffers: BUFFERS of each, at least 1. INDEX: type of indices.
     """
     BLOCK_M: tl.constexpr = a_at.shape[0]
     BLOCK_K: tl.constexpr = a_at.shape[1]
@@ -33,8 +34,8 @@ def multiply_staged(
         b = tl.load(b_at, mask=depth[:, None] < left, other=0.0)
         tlx.local_store(tlx.local_view(a_buffers, stage), a)
         tlx.local_store(tlx.local_view(b_buffers, stage), b)
-        a_at += BLOCK_K * stride_ak
-        b_at += BLOCK_K * stride_bk
+        a_at += tl.cast(BLOCK_K, INDEX) * stride_ak
+        b_at += tl.cast(BLOCK_K, INDEX) * stride_bk
 
     acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=ACC)
     steps = tl.cdiv(K, BLOCK_K)
@@ -48,8 +49,8 @@ def multiply_staged(
         acc = tl.dot(a, b, acc, out_dtype=ACC)
         tlx.local_store(a_buffer, a_next)
         tlx.local_store(b_buffer, b_next)
-        a_at += BLOCK_K * stride_ak
-        b_at += BLOCK_K * stride_bk
+        a_at += tl.cast(BLOCK_K, INDEX) * stride_ak
+        b_at += tl.cast(BLOCK_K, INDEX) * stride_bk
     # The buffers hold the last tiles; one past the end of K is zero.
     for stage in tl.static_range(BUFFERS):
         last = tl.maximum(steps - BUFFERS, 0) + stage
@@ -62,45 +63,40 @@ def multiply_staged(
 
 @triton.jit
 def gemm_staged(
-    a_ptr,
-    b_ptr,
-    c_ptr,
-    M,
-    N,
-    K,
-    stride_am,
-    stride_ak,
-    stride_bk,
-    stride_bn,
-    stride_cm,
-    stride_cn,
-    BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-    BLOCK_K: tl.constexpr,
-    GROUP_M: tl.constexpr,
-    STAGES: tl.constexpr,
-    ACC: tl.constexpr,
-):
-    """``C = A @ B``; any M, N and K, any strides.
+    a_ptr, b_ptr, c_ptr, M, N, K, stride_ab, stride_am, stride_ak,
+    stride_bb, stride_bk, stride_bn, stride_cb, stride_cm, stride_cn,
+    scale_a, scale_b, args,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
+    STAGES: tl.constexpr, ACC: tl.constexpr, EPILOGUE: tl.constexpr, INDEX: tl.constexpr,
+):  # fmt: skip
+    """``C = A @ B``; any M, N and K, any strides, in batches.
 
-    a_ptr (M, K), b_ptr (K, N), c_ptr (M, N). STAGES: at least 2; STAGES - 1
+    a_ptr (M, K), b_ptr (K, N), c_ptr (M, N), each with a stride from matrix to matrix.
+    scale_a, ..., args, EPILOGUE, INDEX: see ``finished``. STAGES: at least 2; STAGES - 1
     buffers of each operand. ACC: the accumulator's element type.
     """
-    tile_m, tile_n = tile_of(tl.program_id(0), M, N, BLOCK_M, BLOCK_N, GROUP_M)
-    rows = (tile_m * BLOCK_M + tl.arange(0, BLOCK_M)) % M
-    columns = (tile_n * BLOCK_N + tl.arange(0, BLOCK_N)) % N
+    batch, tile_m, tile_n = place_of(tl.program_id(0), M, N, BLOCK_M, BLOCK_N, GROUP_M)
+    a_ptr += batch.to(INDEX) * stride_ab
+    b_ptr += batch.to(INDEX) * stride_bb
+    rows = ((tile_m * BLOCK_M + tl.arange(0, BLOCK_M)) % M).to(INDEX)
+    columns = ((tile_n * BLOCK_N + tl.arange(0, BLOCK_N)) % N).to(INDEX)
     depth = tl.arange(0, BLOCK_K)
-    a_at = a_ptr + rows[:, None] * stride_am + depth[None, :] * stride_ak
-    b_at = b_ptr + depth[:, None] * stride_bk + columns[None, :] * stride_bn
+    a_at = a_ptr + rows[:, None] * stride_am + depth.to(INDEX)[None, :] * stride_ak
+    b_at = b_ptr + depth.to(INDEX)[:, None] * stride_bk + columns[None, :] * stride_bn
 
     BUFFERS: tl.constexpr = STAGES - 1
     a_buffers = tlx.local_alloc((BLOCK_M, BLOCK_K), tlx.dtype_of(a_ptr), BUFFERS)
     b_buffers = tlx.local_alloc((BLOCK_K, BLOCK_N), tlx.dtype_of(b_ptr), BUFFERS)
 
-    acc = multiply_staged(a_at, b_at, a_buffers, b_buffers, K, stride_ak, stride_bk, BUFFERS, ACC)
+    acc = multiply_staged(
+        a_at, b_at, a_buffers, b_buffers, K, stride_ak, stride_bk, BUFFERS, ACC, INDEX
+    )
 
-    rows = tile_m * BLOCK_M + tl.arange(0, BLOCK_M)
-    columns = tile_n * BLOCK_N + tl.arange(0, BLOCK_N)
-    c_at = c_ptr + rows[:, None] * stride_cm + columns[None, :] * stride_cn
-    inside = (rows[:, None] < M) & (columns[None, :] < N)
-    tl.store(c_at, acc.to(tlx.dtype_of(c_ptr)), mask=inside)
+    row, column = tile_m * BLOCK_M, tile_n * BLOCK_N
+    values = finished(
+        acc, batch, row, column, M, N, scale_a, scale_b, args,
+        EPILOGUE, INDEX,
+    )  # fmt: skip
+    store(
+        c_ptr, values, batch, row, column, M, N, stride_cb, stride_cm, stride_cn, INDEX,
+    )  # fmt: skip

@@ -18,6 +18,7 @@ import triton
 import triton.language as tl
 
 import remora.tlx as tlx
+from remora.kernels.epilogue import finished, store
 from remora.kernels.tiles import tile_of
 
 #: Columns of a list's table, int64: the addresses of A, B and C; M, N, K; the strides of A (m, k)
@@ -48,9 +49,9 @@ def fill_table(table, values):
 
 
 @triton.jit
-def wide(number):
-    """An integer of any kind, constant or not, as an int64."""
-    return tl.full((), 0, tl.int64) + number
+def index_of(number, INDEX: tl.constexpr):
+    """An integer of any kind, constant or not, as an index."""
+    return tl.full((), 0, INDEX) + number
 
 
 @triton.jit
@@ -60,9 +61,15 @@ def group_end(offs, group, start, extent):
 
 
 @triton.jit
-def product_of(table, number, column):
-    """A size or stride of a product in the table."""
+def number_of(table, number, column):
+    """A size of a product in the table."""
     return tl.load(table + number * _COLUMNS + column).to(tl.int32)
+
+
+@triton.jit
+def stride_of(table, number, column, INDEX: tl.constexpr):
+    """A stride of a product in the table."""
+    return tl.load(table + number * _COLUMNS + column).to(INDEX)
 
 
 @triton.jit
@@ -79,23 +86,13 @@ def next_tile(tile, end):
 
 
 @triton.jit
-def scaled(acc, scale_a, scale_b, m, n, row, column):
-    """A tile at (row, column) times the scales of its rows and of its columns, fp32 (m), (n)."""
-    rows = row + tl.arange(0, acc.shape[0])
-    columns = column + tl.arange(0, acc.shape[1])
-    of_rows = tl.load(scale_a + rows, mask=rows < m, other=0.0)
-    of_columns = tl.load(scale_b + columns, mask=columns < n, other=0.0)
-    return acc * of_rows[:, None] * of_columns[None, :]
-
-
-@triton.jit
-def clear_rows(c_ptr, first, M, N, stride, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+def clear_rows(c_ptr, first, M, N, ROWS: tl.constexpr, COLUMNS: tl.constexpr, INDEX: tl.constexpr):
     """Zero C from row ``first`` on: the rows of no group, divided over the programs."""
     columns = tl.arange(0, COLUMNS)
     zeros = tl.zeros((ROWS, COLUMNS), tlx.dtype_of(c_ptr))
     for row in range(first + tl.program_id(0) * ROWS, M, tl.num_programs(0) * ROWS):
         rows = row + tl.arange(0, ROWS)
-        c_at = c_ptr + rows[:, None].to(tl.int64) * stride + columns[None, :]
+        c_at = c_ptr + rows.to(INDEX)[:, None] * N + columns[None, :]
         for column in range(0, N, COLUMNS):
             inside = (rows[:, None] < M) & (column + columns[None, :] < N)
             tl.store(c_at + column, zeros, mask=inside)
@@ -107,64 +104,63 @@ def gemm_grouped(
     stride_am, stride_ak, stride_bg, stride_bk, stride_bn,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
     BUFFERS: tl.constexpr, ACC: tl.constexpr, KIND: tl.constexpr, MULTIPLY: tl.constexpr,
+    INDEX: tl.constexpr,
 ):  # fmt: skip
     """The products of all groups.
 
     KIND "rows": a_ptr (M, K), b_ptr (GROUPS, K, N), c_ptr (M, N); offs (GROUPS), of rows.
     KIND "depth": a_ptr (M, K), b_ptr (K, N), c_ptr (GROUPS, M, N); offs (GROUPS), of K.
     KIND "list": offs is a table of GROUPS rows; of the pointers only the types count.
-    A and B have any strides, C is contiguous. scale_a (M), scale_b (GROUPS, N): fp32, what rows
-    and columns are multiplied by, of KIND "rows"; or None. Grid: programs, any number. MULTIPLY:
-    ``multiply_pipelined`` or ``multiply_staged``, with their BUFFERS. ACC: the accumulator's
-    element type.
+    A and B have any strides, C is contiguous. scale_a, scale_b, INDEX: see ``finished``; scales
+    of KIND "rows" alone. Grid: programs, any number. MULTIPLY: ``multiply_pipelined`` or
+    ``multiply_staged``, with their BUFFERS. ACC: the accumulator's element type.
     """
     a_buffers = tlx.local_alloc((BLOCK_M, BLOCK_K), tlx.dtype_of(a_ptr), BUFFERS)
     b_buffers = tlx.local_alloc((BLOCK_K, BLOCK_N), tlx.dtype_of(b_ptr), BUFFERS)
-    depth = tl.arange(0, BLOCK_K)
+    depth = tl.arange(0, BLOCK_K).to(INDEX)
     start, first, tile = 0, 0, tl.program_id(0)
     for group in range(GROUPS):
-        a, b, c, m, n, k = a_ptr, b_ptr, c_ptr, M, N, K
+        # The group's first row among all of A's and C's, where they are its own, and its sizes.
+        a, b, c, c_row, m, n, k = a_ptr, b_ptr, c_ptr, 0, M, N, K
         am, ak, bk, bn = stride_am, stride_ak, stride_bk, stride_bn
         if KIND == "list":
             a, b = pointer_of(offs, group, 0, a_ptr), pointer_of(offs, group, 1, b_ptr)
             c = pointer_of(offs, group, 2, c_ptr)
-            m, n, k = (
-                product_of(offs, group, 3),
-                product_of(offs, group, 4),
-                product_of(offs, group, 5),
-            )
-            am, ak = product_of(offs, group, 6), product_of(offs, group, 7)
-            bk, bn = product_of(offs, group, 8), product_of(offs, group, 9)
+            m, n = number_of(offs, group, 3), number_of(offs, group, 4)
+            k = number_of(offs, group, 5)
+            am, ak = stride_of(offs, group, 6, INDEX), stride_of(offs, group, 7, INDEX)
+            bk, bn = stride_of(offs, group, 8, INDEX), stride_of(offs, group, 9, INDEX)
         elif KIND == "rows":
             end = group_end(offs, group, start, M)
-            m = end - start
-            a += wide(start) * am
-            b += wide(group) * stride_bg
-            c += wide(start) * N
+            m, c_row = end - start, start
+            a += index_of(start, INDEX) * am
+            b += index_of(group, INDEX) * stride_bg
             start = end
         else:
             end = group_end(offs, group, start, K)
             k = end - start
-            a += wide(start) * ak
-            b += wide(start) * bk
-            c += wide(group) * M * N
+            a += index_of(start, INDEX) * ak
+            b += index_of(start, INDEX) * bk
+            c += index_of(group, INDEX) * M * N
             start = end
         tiles = tl.cdiv(m, BLOCK_M) * tl.cdiv(n, BLOCK_N)
         for at in range(tile, first + tiles, tl.num_programs(0)):
             tile_m, tile_n = tile_of(at - first, m, n, BLOCK_M, BLOCK_N, GROUP_M)
             row, column = tile_m * BLOCK_M, tile_n * BLOCK_N
-            rows, columns = tl.arange(0, BLOCK_M), tl.arange(0, BLOCK_N)
             # What is outside wraps around: loads need no mask for it, the store leaves it out.
-            a_rows, b_columns = rows % (m - row), columns % (n - column)
-            a_at = a + wide(row) * am + (a_rows[:, None] * am + depth[None, :] * ak)
-            b_at = b + wide(column) * bn + (depth[:, None] * bk + b_columns[None, :] * bn)
-            acc = MULTIPLY(a_at, b_at, a_buffers, b_buffers, k, ak, bk, BUFFERS, ACC)
-            if scale_a is not None:
-                acc = scaled(acc, scale_a + (start - m), scale_b + group * N, m, n, row, column)
-            c_at = c + (wide(row) * n + column) + (rows[:, None] * n + columns[None, :])
-            inside = (row + rows[:, None] < m) & (column + columns[None, :] < n)
-            tl.store(c_at, acc.to(tlx.dtype_of(c_ptr)), mask=inside)
+            rows = ((row + tl.arange(0, BLOCK_M)) % m).to(INDEX)
+            columns = ((column + tl.arange(0, BLOCK_N)) % n).to(INDEX)
+            a_at = a + rows[:, None] * am + depth[None, :] * ak
+            b_at = b + depth[:, None] * bk + columns[None, :] * bn
+            acc = MULTIPLY(a_at, b_at, a_buffers, b_buffers, k, ak, bk, BUFFERS, ACC, INDEX)
+            values = finished(
+                acc, index_of(group, INDEX), c_row + row, column, c_row + m, n,
+                scale_a, scale_b, (), None, INDEX,
+            )  # fmt: skip
+            store(
+                c, values, index_of(0, INDEX), c_row + row, column, c_row + m, n, 0, n, 1, INDEX
+            )  # fmt: skip
         first += tiles
         tile = next_tile(tile, first)
     if KIND == "rows":
-        clear_rows(c_ptr, start, M, N, N, 16, BLOCK_N)
+        clear_rows(c_ptr, start, M, N, 16, BLOCK_N, INDEX)

@@ -17,15 +17,16 @@ import triton
 import triton.language as tl
 
 import remora.tlx as tlx
+from remora.kernels.epilogue import finished
 from remora.kernels.gemm_grouped import (
     clear_rows,
     group_end,
+    index_of,
+    number_of,
     pointer_of,
-    product_of,
-    scaled,
-    wide,
+    stride_of,
 )
-from remora.kernels.gemm_specialized import _store
+from remora.kernels.gemm_specialized import _columns, _copy, _hand_over, _multiply
 from remora.kernels.tiles import tile_of
 
 
@@ -35,7 +36,7 @@ def gemm_grouped_specialized(
     stride_a, stride_b,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
     STAGES: tl.constexpr, SUBTILES: tl.constexpr, A_BY_COLUMN: tl.constexpr,
-    B_BY_COLUMN: tl.constexpr, ACC: tl.constexpr, KIND: tl.constexpr,
+    B_BY_COLUMN: tl.constexpr, ACC: tl.constexpr, KIND: tl.constexpr, INDEX: tl.constexpr,
 ):  # fmt: skip
     """The products of all groups; shapes as of ``gemm_grouped``.
 
@@ -70,14 +71,14 @@ def gemm_grouped_specialized(
                 c_desc, c_ptr, scale_a, scale_b, offs, GROUPS, M, N, K,
                 a_buffers, b_buffers, c_buffers, full, empty, mail, posted, read, c_places, 0,
                 BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, SUBTILES, A_BY_COLUMN, B_BY_COLUMN,
-                ACC, KIND,
+                ACC, KIND, INDEX,
             )  # fmt: skip
         with tlx.async_task(num_warps=4, num_regs=232):
             _consume(
                 c_desc, c_ptr, scale_a, scale_b, offs, GROUPS, M, N, K,
                 a_buffers, b_buffers, c_buffers, full, empty, mail, posted, read, c_places, 1,
                 BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, SUBTILES, A_BY_COLUMN, B_BY_COLUMN,
-                ACC, KIND,
+                ACC, KIND, INDEX,
             )  # fmt: skip
         with tlx.async_task(num_warps=1, num_regs=40):
             _produce(
@@ -98,9 +99,9 @@ def _sizes(offs, group, start, M, N, K, KIND: tl.constexpr):
         end = group_end(offs, group, start, K)
         k = end - start
     else:
-        m = product_of(offs, group, 3)
-        n = product_of(offs, group, 4)
-        k = product_of(offs, group, 5)
+        m = number_of(offs, group, 3)
+        n = number_of(offs, group, 4)
+        k = number_of(offs, group, 5)
     return m, n, k, end
 
 
@@ -114,8 +115,8 @@ def _steps(k, BLOCK_K: tl.constexpr):
 def _describe(place, pointer, rows, columns, stride, HEIGHT: tl.constexpr, WIDTH: tl.constexpr):
     """A descriptor of a matrix, made on the device; its extents have to be at least 1."""
     return tlx.make_tensor_descriptor(
-        place, pointer, [tl.maximum(rows, 1), tl.maximum(columns, 1)], [wide(stride), 1],
-        [HEIGHT, WIDTH],
+        place, pointer, [tl.maximum(rows, 1), tl.maximum(columns, 1)],
+        [index_of(stride, tl.int64), 1], [HEIGHT, WIDTH],
     )  # fmt: skip
 
 
@@ -149,16 +150,16 @@ def _produce(
                     a_at = pointer_of(offs, group, 0, a_ptr)
                     b_at = pointer_of(offs, group, 1, b_ptr)
                     if A_BY_COLUMN:
-                        apart = product_of(offs, group, 7)
+                        apart = stride_of(offs, group, 7, tl.int64)
                         a = _describe(a_places[place], a_at, k, m, apart, BLOCK_K, ROWS)
                     else:
-                        apart = product_of(offs, group, 6)
+                        apart = stride_of(offs, group, 6, tl.int64)
                         a = _describe(a_places[place], a_at, m, k, apart, ROWS, BLOCK_K)
                     if B_BY_COLUMN:
-                        apart = product_of(offs, group, 9)
+                        apart = stride_of(offs, group, 9, tl.int64)
                         b = _describe(b_places[place], b_at, n, k, apart, BLOCK_N, BLOCK_K)
                     else:
-                        apart = product_of(offs, group, 8)
+                        apart = stride_of(offs, group, 8, tl.int64)
                         b = _describe(b_places[place], b_at, k, n, apart, BLOCK_K, BLOCK_N)
                 # Where there is no depth, what is past the end: zeros.
                 from_k = tl.where(k > 0, start, tl.maximum(end, 1))
@@ -191,26 +192,17 @@ def _produce_group(
         for i in range(_steps(k, BLOCK_K)):
             depth = from_k + i * BLOCK_K
             stage = step % STAGES
-            bar = full[stage]
             tlx.barrier_wait(empty[stage], ((step // STAGES) & 1) ^ 1)
-            tlx.barrier_expect_bytes(bar, BYTES)
+            tlx.barrier_expect_bytes(full[stage], BYTES)
             for part in tl.static_range(2):
-                a = a_buffers[stage * 2 + part]
-                if A_BY_COLUMN:
-                    tlx.async_descriptor_load(a_desc, a, [depth, row + part * ROWS], bar)
-                else:
-                    tlx.async_descriptor_load(a_desc, a, [row + part * ROWS, depth], bar)
-            b = b_buffers[stage]
-            if KIND == "rows":
-                if B_BY_COLUMN:
-                    tlx.async_descriptor_load(b_desc, b, [group, column, depth], bar)
-                else:
-                    tlx.async_descriptor_load(b_desc, b, [group, depth, column], bar)
-            else:
-                if B_BY_COLUMN:
-                    tlx.async_descriptor_load(b_desc, b, [column, depth], bar)
-                else:
-                    tlx.async_descriptor_load(b_desc, b, [depth, column], bar)
+                _copy(
+                    a_desc, a_buffers[stage * 2 + part], full[stage], 0, row + part * ROWS, depth,
+                    False, A_BY_COLUMN, 0, 0, 1,
+                )  # fmt: skip
+            _copy(
+                b_desc, b_buffers[stage], full[stage], group, column, depth, KIND == "rows",
+                not B_BY_COLUMN, 0, 0, 1,
+            )  # fmt: skip
             step += 1
         tile = following
     return step, tile, sent
@@ -236,34 +228,6 @@ def _receive(mail, posted, read, number):
 
 
 @triton.jit
-def _multiply(
-    a_buffers, b_buffers, full, empty, steps, step, PART: tl.constexpr, ROWS: tl.constexpr,
-    BLOCK_N: tl.constexpr, STAGES: tl.constexpr, A_BY_COLUMN: tl.constexpr,
-    B_BY_COLUMN: tl.constexpr, ACC: tl.constexpr,
-):  # fmt: skip
-    """The sum over the depth of one tile, a product in flight while the next one is issued."""
-    # ptxas lets products fly over the end of a loop that surely runs.
-    tl.assume(steps > 0)
-    acc = tl.zeros((ROWS, BLOCK_N), ACC)
-    before = step % STAGES
-    for i in range(steps):
-        stage = step % STAGES
-        tlx.barrier_wait(full[stage], (step // STAGES) & 1)
-        a, b = a_buffers[stage * 2 + PART], b_buffers[stage]
-        a = tlx.local_trans(a) if A_BY_COLUMN else a
-        b = tlx.local_trans(b) if B_BY_COLUMN else b
-        acc = tlx.async_dot(a, b, acc)
-        acc = tlx.async_dot_wait(1, acc)
-        if i > 0:
-            tlx.barrier_arrive(empty[before])
-        before = stage
-        step += 1
-    acc = tlx.async_dot_wait(0, acc)
-    tlx.barrier_arrive(empty[before])
-    return acc, step
-
-
-@triton.jit
 def _skip(full, empty, steps, step, STAGES: tl.constexpr):
     """Give the buffers of a tile back unread."""
     for _ in range(steps):
@@ -275,12 +239,29 @@ def _skip(full, empty, steps, step, STAGES: tl.constexpr):
 
 
 @triton.jit
+def _store(
+    c_desc, buffer, acc, group, row, column, M, N, scale_a, scale_b, SUBTILES: tl.constexpr,
+    INDEX: tl.constexpr,
+):  # fmt: skip
+    """Scale a tile, and hand it to the copy engine, in SUBTILES parts through one buffer."""
+    COLUMNS: tl.constexpr = acc.shape[1] // SUBTILES
+    parts = _columns(acc, SUBTILES)
+    for part in tl.static_range(SUBTILES):
+        values = finished(
+            parts[part], group, row, column + part * COLUMNS, M, N, scale_a, scale_b, (), None,
+            INDEX,
+        )  # fmt: skip
+        _hand_over(c_desc, buffer, values, 0, row, column + part * COLUMNS)
+
+
+@triton.jit
 def _consume(
     c_desc, c_ptr, scale_a, scale_b, offs, GROUPS, M, N, K,
     a_buffers, b_buffers, c_buffers, full, empty, mail, posted, read, c_places,
     ME: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
     GROUP_M: tl.constexpr, STAGES: tl.constexpr, SUBTILES: tl.constexpr,
     A_BY_COLUMN: tl.constexpr, B_BY_COLUMN: tl.constexpr, ACC: tl.constexpr, KIND: tl.constexpr,
+    INDEX: tl.constexpr,
 ):  # fmt: skip
     """Multiply and store half of the rows of each of the program's tiles."""
     ROWS: tl.constexpr = BLOCK_M // 2
@@ -304,18 +285,22 @@ def _consume(
             row, column = tile_m * BLOCK_M + ME * ROWS, tile_n * BLOCK_N
             if row < m:
                 acc, step = _multiply(
-                    a_buffers, b_buffers, full, empty, steps, step, ME, ROWS, BLOCK_N, STAGES,
-                    A_BY_COLUMN, B_BY_COLUMN, ACC,
+                    a_buffers, b_buffers, full, empty, steps, step, ME, 0, 0, ROWS, BLOCK_N, 2,
+                    STAGES, A_BY_COLUMN, B_BY_COLUMN, ACC, 1, 1,
                 )  # fmt: skip
-                if scale_a is not None:
-                    acc = scaled(acc, scale_a + c_row, scale_b + group * N, m, n, row, column)
                 if KIND != "list" and row + ROWS <= m:
-                    _store(c_desc, buffer, acc, c_row + row, column, SUBTILES)
+                    _store(
+                        c_desc, buffer, acc, group, c_row + row, column, c_row + m, n,
+                        scale_a, scale_b, SUBTILES, INDEX,
+                    )  # fmt: skip
                 else:
                     # The rows after these are another group's, or in no descriptor yet.
                     place = c_places[ME * 2 + made % 2]
                     desc = _describe(place, c_at, c_row + m, n, n, ROWS, COLUMNS)
-                    _store(desc, buffer, acc, c_row + row, column, SUBTILES)
+                    _store(
+                        desc, buffer, acc, group, c_row + row, column, c_row + m, n,
+                        scale_a, scale_b, SUBTILES, INDEX,
+                    )  # fmt: skip
                     made += 1
             else:
                 step = _skip(full, empty, steps, step, STAGES)
@@ -325,4 +310,4 @@ def _consume(
         start = end
     tlx.async_descriptor_store_wait(0)
     if KIND == "rows" and ME == 0:
-        clear_rows(c_ptr, start, M, N, N, 16, BLOCK_N)
+        clear_rows(c_ptr, start, M, N, 16, BLOCK_N, INDEX)

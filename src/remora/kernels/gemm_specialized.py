@@ -12,6 +12,7 @@ import triton
 import triton.language as tl
 
 import remora.tlx as tlx
+from remora.kernels.epilogue import finished, store
 from remora.kernels.stream_k import add_partials, give_partial, items_of, work_item
 from remora.kernels.tiles import tile_of
 
@@ -20,26 +21,32 @@ from remora.kernels.tiles import tile_of
 _TURN = tl.constexpr(8)
 
 
-@tlx.jit(do_not_specialize=["split_tiles"])
+@tlx.jit(do_not_specialize=["split_tiles", "batches"])
 def gemm_specialized(
-    a_desc, b_desc, c_desc, partials, flags, M, N, K, split_tiles,
+    a_desc, b_desc, c, scale_a, scale_b, args, partials, flags,
+    M, N, K, batches, stride_cb, stride_cm, stride_cn, split_tiles,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
-    STAGES: tl.constexpr, SUBTILES: tl.constexpr, B_BY_COLUMN: tl.constexpr, ACC: tl.constexpr,
-    PINGPONG: tl.constexpr, CLUSTER_M: tl.constexpr, CLUSTER_N: tl.constexpr,
-    STREAM_K: tl.constexpr,
+    STAGES: tl.constexpr, SUBTILES: tl.constexpr, A_BY_COLUMN: tl.constexpr,
+    B_BY_COLUMN: tl.constexpr, A_BATCHED: tl.constexpr, B_BATCHED: tl.constexpr,
+    C_DESCRIBED: tl.constexpr, ACC: tl.constexpr, PINGPONG: tl.constexpr,
+    CLUSTER_M: tl.constexpr, CLUSTER_N: tl.constexpr, STREAM_K: tl.constexpr,
+    EPILOGUE: tl.constexpr, INDEX: tl.constexpr,
 ):  # fmt: skip
-    """``C = A @ B``, by two consumers.
+    """``C = A @ B``, by two consumers; in batches.
 
     Without PINGPONG they are cooperative: they share a tile, each half of its rows.
     With it they take turns, each with a tile of its own: while one multiplies, the
     other stores.
 
     Descriptors, with ROWS of BLOCK_M // 2, or with PINGPONG of BLOCK_M: a_desc (M, K) in
-    blocks of (ROWS, BLOCK_K), or of BLOCK_M // CLUSTER_N rows where that is less; b_desc
-    (K, N) in (BLOCK_K, BLOCK_N // CLUSTER_M), or (N, K) in (BLOCK_N // CLUSTER_M, BLOCK_K)
-    if B_BY_COLUMN; c_desc (M, N) in (ROWS, BLOCK_N // SUBTILES). Grid: programs, whole
-    clusters. STAGES: buffers of each operand. SUBTILES: 1, 2 or 4. ACC: the
-    accumulator's element type. CLUSTER_M, CLUSTER_N: the tiles of a cluster.
+    blocks of (ROWS, BLOCK_K), or of BLOCK_M // CLUSTER_N rows where that is less, or (K, M)
+    in blocks the other way round if A_BY_COLUMN; b_desc (K, N) in (BLOCK_K, BLOCK_N //
+    CLUSTER_M), or (N, K) in (BLOCK_N // CLUSTER_M, BLOCK_K) if B_BY_COLUMN; c (M, N) in
+    (ROWS, BLOCK_N // SUBTILES) if C_DESCRIBED, a pointer otherwise. With A_BATCHED,
+    B_BATCHED the operand, and with batches of more than one c has a dimension in front of
+    these, of blocks of 1. Grid: programs, whole clusters. STAGES: buffers of each operand.
+    SUBTILES: 1, 2 or 4. ACC: the accumulator's element type. CLUSTER_M, CLUSTER_N: the tiles
+    of a cluster. scale_a, ..., args, EPILOGUE, INDEX: see ``finished``.
 
     STREAM_K, without PINGPONG: the last split_tiles clusters' tiles are cut along K into
     parts of equal length, one for each cluster, at least one step of K each. partials:
@@ -48,31 +55,38 @@ def gemm_specialized(
     """
     PARTS: tl.constexpr = 1 if PINGPONG else 2
     ROWS: tl.constexpr = BLOCK_M // PARTS
+    A_SHAPE: tl.constexpr = (BLOCK_K, ROWS) if A_BY_COLUMN else (ROWS, BLOCK_K)
     B_SHAPE: tl.constexpr = (BLOCK_N, BLOCK_K) if B_BY_COLUMN else (BLOCK_K, BLOCK_N)
-    a_buffers = tlx.local_alloc((ROWS, BLOCK_K), tlx.dtype_of(a_desc), STAGES * PARTS)
+    a_buffers = tlx.local_alloc(A_SHAPE, tlx.dtype_of(a_desc), STAGES * PARTS)
     b_buffers = tlx.local_alloc(B_SHAPE, tlx.dtype_of(b_desc), STAGES)
-    c_buffers = tlx.local_alloc((ROWS, BLOCK_N // SUBTILES), tlx.dtype_of(c_desc), 2)
+    c_buffers = b_buffers
+    if C_DESCRIBED:
+        c_buffers = tlx.local_alloc((ROWS, BLOCK_N // SUBTILES), tlx.dtype_of(c), 2)
     full = tlx.alloc_barriers(STAGES, 1)
     # A buffer is free when all consumers are done with what this program copies to them.
     empty = tlx.alloc_barriers(STAGES, PARTS * (CLUSTER_M + CLUSTER_N - 1))
     with tlx.async_tasks():
         with tlx.async_task("default"):
             _consume(
-                c_desc, a_buffers, b_buffers, c_buffers, full, empty, partials, flags,
-                M, N, K, split_tiles, 0, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, SUBTILES,
-                B_BY_COLUMN, ACC, PINGPONG, CLUSTER_M, CLUSTER_N, STREAM_K,
+                c, scale_a, scale_b, args, a_buffers, b_buffers, c_buffers,
+                full, empty, partials, flags, M, N, K, batches, stride_cb, stride_cm, stride_cn,
+                split_tiles, 0, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, SUBTILES,
+                A_BY_COLUMN, B_BY_COLUMN, C_DESCRIBED, ACC, PINGPONG, CLUSTER_M, CLUSTER_N,
+                STREAM_K, EPILOGUE, INDEX,
             )  # fmt: skip
         with tlx.async_task(num_warps=4, num_regs=232):
             _consume(
-                c_desc, a_buffers, b_buffers, c_buffers, full, empty, partials, flags,
-                M, N, K, split_tiles, 1, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, SUBTILES,
-                B_BY_COLUMN, ACC, PINGPONG, CLUSTER_M, CLUSTER_N, STREAM_K,
+                c, scale_a, scale_b, args, a_buffers, b_buffers, c_buffers,
+                full, empty, partials, flags, M, N, K, batches, stride_cb, stride_cm, stride_cn,
+                split_tiles, 1, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, SUBTILES,
+                A_BY_COLUMN, B_BY_COLUMN, C_DESCRIBED, ACC, PINGPONG, CLUSTER_M, CLUSTER_N,
+                STREAM_K, EPILOGUE, INDEX,
             )  # fmt: skip
         with tlx.async_task(num_warps=1, num_regs=40):
             _produce(
-                a_desc, b_desc, a_buffers, b_buffers, full, empty, M, N, K, split_tiles,
-                BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, B_BY_COLUMN, PARTS,
-                CLUSTER_M, CLUSTER_N, STREAM_K,
+                a_desc, b_desc, a_buffers, b_buffers, full, empty, M, N, K, batches, split_tiles,
+                BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, A_BY_COLUMN, B_BY_COLUMN,
+                A_BATCHED, B_BATCHED, PARTS, CLUSTER_M, CLUSTER_N, STREAM_K,
             )  # fmt: skip
 
 
@@ -86,41 +100,56 @@ def _rank(CLUSTER_M: tl.constexpr, CLUSTER_N: tl.constexpr):
 
 
 @triton.jit
+def _work(
+    M, N, K, batches, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+    CLUSTER_M: tl.constexpr, CLUSTER_N: tl.constexpr,
+):  # fmt: skip
+    """This program's cluster, of how many; the clusters' tiles, and the steps of K of each."""
+    tiles = tl.cdiv(M, BLOCK_M * CLUSTER_M) * tl.cdiv(N, BLOCK_N * CLUSTER_N) * batches
+    return (
+        tl.program_id(0) // (CLUSTER_M * CLUSTER_N),
+        tl.num_programs(0) // (CLUSTER_M * CLUSTER_N),
+        tiles,
+        tl.cdiv(K, BLOCK_K),
+    )
+
+
+@triton.jit
 def _origin(
     tile, rank_m, rank_n, M, N,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, GROUP_M: tl.constexpr,
     CLUSTER_M: tl.constexpr, CLUSTER_N: tl.constexpr,
 ):  # fmt: skip
-    """Where a program's tile of a cluster's tiles begins."""
-    tile_m, tile_n = tile_of(
-        tile, M, N, BLOCK_M * CLUSTER_M, BLOCK_N * CLUSTER_N, max(GROUP_M // CLUSTER_M, 1)
-    )
-    return (tile_m * CLUSTER_M + rank_m) * BLOCK_M, (tile_n * CLUSTER_N + rank_n) * BLOCK_N
+    """Where a program's tile of a cluster's tiles begins: matrix of the batch, row, column."""
+    GROUP: tl.constexpr = max(GROUP_M // CLUSTER_M, 1)
+    tiles = tl.cdiv(M, BLOCK_M * CLUSTER_M) * tl.cdiv(N, BLOCK_N * CLUSTER_N)
+    tile_m, tile_n = tile_of(tile % tiles, M, N, BLOCK_M * CLUSTER_M, BLOCK_N * CLUSTER_N, GROUP)
+    row = (tile_m * CLUSTER_M + rank_m) * BLOCK_M
+    return tile // tiles, row, (tile_n * CLUSTER_N + rank_n) * BLOCK_N
 
 
 @triton.jit
 def _produce(
-    a_desc, b_desc, a_buffers, b_buffers, full, empty, M, N, K, split_tiles,
+    a_desc, b_desc, a_buffers, b_buffers, full, empty, M, N, K, batches, split_tiles,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
-    STAGES: tl.constexpr, B_BY_COLUMN: tl.constexpr, PARTS: tl.constexpr,
+    STAGES: tl.constexpr, A_BY_COLUMN: tl.constexpr, B_BY_COLUMN: tl.constexpr,
+    A_BATCHED: tl.constexpr, B_BATCHED: tl.constexpr, PARTS: tl.constexpr,
     CLUSTER_M: tl.constexpr, CLUSTER_N: tl.constexpr, STREAM_K: tl.constexpr,
 ):  # fmt: skip
     """Copy the operands of the program's tiles, stage by stage; A's in PARTS."""
     BYTES: tl.constexpr = (BLOCK_M + BLOCK_N) * BLOCK_K * tlx.size_of(tlx.dtype_of(a_desc))
-    B_PART: tl.constexpr = BLOCK_N // CLUSTER_M
+    ROWS: tl.constexpr = BLOCK_M // PARTS
     # Parts of A that a program copies, or programs that copy one part together.
     A_PARTS: tl.constexpr = max(PARTS // CLUSTER_N, 1)
     A_PIECES: tl.constexpr = max(CLUSTER_N // PARTS, 1)
-    ROWS: tl.constexpr = BLOCK_M // PARTS
     rank_m, rank_n, _ = _rank(CLUSTER_M, CLUSTER_N)
-    steps = tl.cdiv(K, BLOCK_K)
-    tiles = tl.cdiv(M, BLOCK_M * CLUSTER_M) * tl.cdiv(N, BLOCK_N * CLUSTER_N)
-    cluster = tl.program_id(0) // (CLUSTER_M * CLUSTER_N)
-    clusters = tl.num_programs(0) // (CLUSTER_M * CLUSTER_N)
+    cluster, clusters, tiles, steps = _work(
+        M, N, K, batches, BLOCK_M, BLOCK_N, BLOCK_K, CLUSTER_M, CLUSTER_N
+    )
     step = 0
     for item in range(items_of(cluster, clusters, tiles, split_tiles, steps, STREAM_K)):
         tile, first, last = work_item(item, cluster, clusters, tiles, split_tiles, steps, STREAM_K)
-        row, column = _origin(
+        batch, row, column = _origin(
             tile, rank_m, rank_n, M, N, BLOCK_M, BLOCK_N, GROUP_M, CLUSTER_M, CLUSTER_N
         )
         for k in range(first * BLOCK_K, last * BLOCK_K, BLOCK_K):
@@ -131,12 +160,12 @@ def _produce(
                 which = rank_n // A_PIECES * A_PARTS + part
                 _copy_share(
                     a_desc, a_buffers[stage * PARTS + which], full[stage],
-                    row + which * ROWS, k, rank_n % A_PIECES, ROWS // A_PIECES, False,
-                    rank_m, CLUSTER_M, CLUSTER_N, A_PIECES,
+                    batch, row + which * ROWS, k, rank_n % A_PIECES, A_BATCHED,
+                    ROWS // A_PIECES, BLOCK_K, A_BY_COLUMN, rank_m, CLUSTER_M, CLUSTER_N, A_PIECES,
                 )  # fmt: skip
             _copy_share(
-                b_desc, b_buffers[stage], full[stage],
-                column, k, rank_m, B_PART, not B_BY_COLUMN,
+                b_desc, b_buffers[stage], full[stage], batch, column, k, rank_m, B_BATCHED,
+                BLOCK_N // CLUSTER_M, BLOCK_K, not B_BY_COLUMN,
                 rank_n * CLUSTER_M, 1, CLUSTER_M, CLUSTER_M,
             )  # fmt: skip
             step += 1
@@ -144,51 +173,52 @@ def _produce(
 
 @triton.jit
 def _copy_share(
-    desc, buffer, full, at, k, piece, EXTENT: tl.constexpr, K_FIRST: tl.constexpr,
+    desc, buffer, full, batch, at, k, piece, BATCHED: tl.constexpr, EXTENT: tl.constexpr,
+    BLOCK_K: tl.constexpr, K_FIRST: tl.constexpr,
     first, STEP: tl.constexpr, PROGRAMS: tl.constexpr, PIECES: tl.constexpr,
 ):  # fmt: skip
     """Copy one of PIECES of a buffer to PROGRAMS programs: first, first + STEP, ...
 
-    at: where the buffer's extent in rows of A or columns of B begins; EXTENT: of a piece.
+    at: where the buffer's rows of A or columns of B begin; EXTENT: how many a piece has.
     K_FIRST: the buffer's first dimension is along K.
     """
     if PIECES == 1:
-        _copy(desc, buffer, full, at, k, K_FIRST, first, STEP, PROGRAMS)
+        _copy(desc, buffer, full, batch, at, k, BATCHED, K_FIRST, first, STEP, PROGRAMS)
     else:
-        DEPTH: tl.constexpr = desc.block_shape[0] if K_FIRST else desc.block_shape[1]
-        SHAPE: tl.constexpr = (DEPTH, EXTENT) if K_FIRST else (EXTENT, DEPTH)
+        SHAPE: tl.constexpr = (BLOCK_K, EXTENT) if K_FIRST else (EXTENT, BLOCK_K)
         for i in tl.static_range(PIECES):
             if piece == i:
                 # A slice begins at a constant.
                 START: tl.constexpr = (0, i * EXTENT) if K_FIRST else (i * EXTENT, 0)
                 _copy(
-                    desc, tlx.local_slice(buffer, START, SHAPE), full, at + i * EXTENT, k,
-                    K_FIRST, first, STEP, PROGRAMS,
+                    desc, tlx.local_slice(buffer, START, SHAPE), full, batch, at + i * EXTENT, k,
+                    BATCHED, K_FIRST, first, STEP, PROGRAMS,
                 )  # fmt: skip
 
 
 @triton.jit
 def _copy(
-    desc, buffer, full, at, k, K_FIRST: tl.constexpr,
+    desc, buffer, full, batch, at, k, BATCHED: tl.constexpr, K_FIRST: tl.constexpr,
     first, STEP: tl.constexpr, PROGRAMS: tl.constexpr,
 ):  # fmt: skip
     row = k if K_FIRST else at
     column = at if K_FIRST else k
+    offsets = (batch, row, column) if BATCHED else (row, column)
     if PROGRAMS == 1:
-        tlx.async_descriptor_load(desc, buffer, [row, column], full)
+        tlx.async_descriptor_load(desc, buffer, offsets, full)
     elif PROGRAMS == 2:
         tlx.async_descriptor_load(
-            desc, buffer, [row, column], full, multicast_targets=[first, first + STEP]
+            desc, buffer, offsets, full, multicast_targets=[first, first + STEP]
         )
     elif PROGRAMS == 4:
         tlx.async_descriptor_load(
-            desc, buffer, [row, column], full,
+            desc, buffer, offsets, full,
             multicast_targets=[first, first + STEP, first + 2 * STEP, first + 3 * STEP],
         )  # fmt: skip
     else:
         tl.static_assert(PROGRAMS == 8)
         tlx.async_descriptor_load(
-            desc, buffer, [row, column], full, multicast_targets=[0, 1, 2, 3, 4, 5, 6, 7]
+            desc, buffer, offsets, full, multicast_targets=[0, 1, 2, 3, 4, 5, 6, 7]
         )
 
 
@@ -208,7 +238,7 @@ def _release(empty, rank_m, rank_n, CLUSTER_M: tl.constexpr, CLUSTER_N: tl.const
 def _multiply(
     a_buffers, b_buffers, full, empty, steps, step, part, rank_m, rank_n,
     ROWS: tl.constexpr, BLOCK_N: tl.constexpr, PARTS: tl.constexpr, STAGES: tl.constexpr,
-    B_BY_COLUMN: tl.constexpr, ACC: tl.constexpr,
+    A_BY_COLUMN: tl.constexpr, B_BY_COLUMN: tl.constexpr, ACC: tl.constexpr,
     CLUSTER_M: tl.constexpr, CLUSTER_N: tl.constexpr,
 ):  # fmt: skip
     """The sum over some steps of K, a product in flight while the next one is issued."""
@@ -216,11 +246,13 @@ def _multiply(
     tl.assume(steps > 0)
     acc = tl.zeros((ROWS, BLOCK_N), ACC)
     before = step % STAGES
-    for k in range(0, steps):
+    for k in range(steps):
         stage = step % STAGES
         tlx.barrier_wait(full[stage], (step // STAGES) & 1)
+        a = a_buffers[stage * PARTS + part]
+        a = tlx.local_trans(a) if A_BY_COLUMN else a
         b = tlx.local_trans(b_buffers[stage]) if B_BY_COLUMN else b_buffers[stage]
-        acc = tlx.async_dot(a_buffers[stage * PARTS + part], b, acc)
+        acc = tlx.async_dot(a, b, acc)
         acc = tlx.async_dot_wait(1, acc)
         if k > 0:
             _release(empty[before], rank_m, rank_n, CLUSTER_M, CLUSTER_N)
@@ -233,21 +265,23 @@ def _multiply(
 
 @triton.jit
 def _consume(
-    c_desc, a_buffers, b_buffers, c_buffers, full, empty, partials, flags, M, N, K, split_tiles,
+    c, scale_a, scale_b, args, a_buffers, b_buffers, c_buffers,
+    full, empty, partials, flags, M, N, K, batches, stride_cb, stride_cm, stride_cn, split_tiles,
     ME: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
     GROUP_M: tl.constexpr, STAGES: tl.constexpr, SUBTILES: tl.constexpr,
-    B_BY_COLUMN: tl.constexpr, ACC: tl.constexpr, PINGPONG: tl.constexpr,
-    CLUSTER_M: tl.constexpr, CLUSTER_N: tl.constexpr, STREAM_K: tl.constexpr,
+    A_BY_COLUMN: tl.constexpr, B_BY_COLUMN: tl.constexpr, C_DESCRIBED: tl.constexpr,
+    ACC: tl.constexpr, PINGPONG: tl.constexpr, CLUSTER_M: tl.constexpr, CLUSTER_N: tl.constexpr,
+    STREAM_K: tl.constexpr, EPILOGUE: tl.constexpr, INDEX: tl.constexpr,
 ):  # fmt: skip
     """Multiply and store half of each of the program's tiles, or every other one."""
     PARTS: tl.constexpr = 1 if PINGPONG else 2
     PART: tl.constexpr = 0 if PINGPONG else ME
     ROWS: tl.constexpr = BLOCK_M // PARTS
+    COLUMNS: tl.constexpr = BLOCK_N // SUBTILES
     rank_m, rank_n, rank = _rank(CLUSTER_M, CLUSTER_N)
-    steps = tl.cdiv(K, BLOCK_K)
-    tiles = tl.cdiv(M, BLOCK_M * CLUSTER_M) * tl.cdiv(N, BLOCK_N * CLUSTER_N)
-    cluster = tl.program_id(0) // (CLUSTER_M * CLUSTER_N)
-    clusters = tl.num_programs(0) // (CLUSTER_M * CLUSTER_N)
+    cluster, clusters, tiles, steps = _work(
+        M, N, K, batches, BLOCK_M, BLOCK_N, BLOCK_K, CLUSTER_M, CLUSTER_N
+    )
     step = 0
     if PINGPONG:
         if ME == 1:
@@ -256,7 +290,7 @@ def _consume(
     items = items_of(cluster, clusters, tiles, split_tiles, steps, STREAM_K)
     for item in range(ME if PINGPONG else 0, items, 2 if PINGPONG else 1):
         tile, first, last = work_item(item, cluster, clusters, tiles, split_tiles, steps, STREAM_K)
-        row, column = _origin(
+        batch, row, column = _origin(
             tile, rank_m, rank_n, M, N, BLOCK_M, BLOCK_N, GROUP_M, CLUSTER_M, CLUSTER_N
         )
         row += PART * ROWS
@@ -264,57 +298,72 @@ def _consume(
             tlx.named_barrier_wait(_TURN + ME, 256)
         acc, step = _multiply(
             a_buffers, b_buffers, full, empty, last - first, step, PART, rank_m, rank_n,
-            ROWS, BLOCK_N, PARTS, STAGES, B_BY_COLUMN, ACC, CLUSTER_M, CLUSTER_N,
+            ROWS, BLOCK_N, PARTS, STAGES, A_BY_COLUMN, B_BY_COLUMN, ACC, CLUSTER_M, CLUSTER_N,
         )  # fmt: skip
         if PINGPONG:
             tlx.named_barrier_arrive(_TURN + 1 - ME, 256)
             step += steps  # the other's tile
+        whole = True
         if STREAM_K:
-            if last < steps:
-                give_partial(acc, partials, flags, tl.program_id(0), ME)
-            else:
+            whole = last == steps
+            if whole:
                 acc = add_partials(
                     acc, partials, flags, tile, first, cluster, clusters, rank,
                     tiles, split_tiles, steps, ME, CLUSTER_M * CLUSTER_N,
                 )  # fmt: skip
-                _store(c_desc, c_buffers[ME], acc, row, column, SUBTILES)
-        else:
-            _store(c_desc, c_buffers[ME], acc, row, column, SUBTILES)
-    tlx.async_descriptor_store_wait(0)
+            else:
+                give_partial(acc, partials, flags, tl.program_id(0), ME)
+        if whole:
+            parts = _columns(acc, SUBTILES)
+            for part in tl.static_range(SUBTILES):
+                values = finished(
+                    parts[part], batch, row, column + part * COLUMNS, M, N,
+                    scale_a, scale_b, args, EPILOGUE, INDEX,
+                )  # fmt: skip
+                if C_DESCRIBED:
+                    _hand_over(
+                        c, c_buffers[ME], values, batch, row, column + part * COLUMNS,
+                    )  # fmt: skip
+                else:
+                    store(
+                        c, values, batch, row, column + part * COLUMNS, M, N,
+                        stride_cb, stride_cm, stride_cn, INDEX,
+                    )  # fmt: skip
+    if C_DESCRIBED:
+        tlx.async_descriptor_store_wait(0)
+
+
+@triton.jit
+def _columns(acc, PARTS: tl.constexpr):
+    """The columns in 1, 2 or 4 parts; no value leaves its thread."""
+    parts = (acc,)
+    for _ in tl.static_range((PARTS > 1) + (PARTS > 2)):
+        parts = _all_halves(parts)
+    return parts
+
+
+@triton.jit
+def _all_halves(parts):
+    halves = _halves(parts[0])
+    if len(parts) == 2:
+        halves = halves + _halves(parts[1])
+    return halves
 
 
 @triton.jit
 def _halves(acc):
-    """The left and the right columns; no value leaves its thread."""
     ROWS: tl.constexpr = acc.shape[0]
     COLUMNS: tl.constexpr = acc.shape[1] // 2
     return tl.split(tl.permute(tl.reshape(acc, (ROWS, 2, COLUMNS)), (0, 2, 1)))
 
 
 @triton.jit
-def _store(c_desc, buffer, acc, row, column, SUBTILES: tl.constexpr):
-    """Hand a tile to the copy engine, in SUBTILES parts through one buffer."""
-    COLUMNS: tl.constexpr = acc.shape[1] // SUBTILES
-    if SUBTILES == 1:
-        _store_part(c_desc, buffer, acc, row, column)
-    else:
-        left, right = _halves(acc)
-        if SUBTILES == 2:
-            _store_part(c_desc, buffer, left, row, column)
-            _store_part(c_desc, buffer, right, row, column + COLUMNS)
-        else:
-            tl.static_assert(SUBTILES == 4)
-            first, second = _halves(left)
-            third, fourth = _halves(right)
-            _store_part(c_desc, buffer, first, row, column)
-            _store_part(c_desc, buffer, second, row, column + COLUMNS)
-            _store_part(c_desc, buffer, third, row, column + 2 * COLUMNS)
-            _store_part(c_desc, buffer, fourth, row, column + 3 * COLUMNS)
-
-
-@triton.jit
-def _store_part(c_desc, buffer, values, row, column):
+def _hand_over(c_desc, buffer, values, batch, row, column):
+    """Give a part of the result to the copy engine."""
     tlx.async_descriptor_store_wait(0)  # the store before has read the buffer
     tlx.local_store(buffer, values.to(tlx.dtype_of(c_desc)))
     tlx.fence_async_shared()
-    tlx.async_descriptor_store(c_desc, buffer, [row, column])
+    if len(c_desc.block_shape) == 3:
+        tlx.async_descriptor_store(c_desc, buffer, [batch, row, column])
+    else:
+        tlx.async_descriptor_store(c_desc, buffer, [row, column])

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import triton
+import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from remora.errors import KernelArgumentError
@@ -15,15 +16,13 @@ from remora.kernels.gemm_cdna import multiply_staged
 from remora.kernels.gemm_grouped import FILLED, fill_table, gemm_grouped, packed
 from remora.kernels.gemm_grouped_specialized import gemm_grouped_specialized
 from remora.kernels.gemm_hopper import multiply_pipelined
-from remora.kernels.matmul import _DTYPES, Config, cdna_config, hopper_config
+from remora.kernels.matmul import Config, cdna_config, hopper_config
+from remora.kernels.operands import _DTYPES, _extent, can_be_described
 
 _WHERE = "remora.kernels.grouped_matmul"
 
 # Bytes of shared memory that a program of Hopper has for buffers (227 KiB; the rest: barriers).
 _SHARED = (227 << 10) - 1024
-
-# A tile has at most 256 rows or columns, and its elements' places in it 31 bits.
-_LARGEST_STRIDE = (1 << 31) // 256 - 1
 
 
 def grouped_matmul(
@@ -200,7 +199,8 @@ class Groups:
 
     kind: of groups, as ``gemm_grouped`` has them. a, b, c: the operands and the result, of a list
     the first ones. offs: where groups end, or the table of a list. sizes: the number of groups,
-    M, N and K; of a list the largest ones. scales: of rows and columns, or None twice.
+    M, N and K; of a list the largest ones. index: the type of elements' indices. scale_a,
+    scale_b: as ``finished`` takes them.
     """
 
     kind: str
@@ -209,7 +209,9 @@ class Groups:
     c: Any
     offs: Any
     sizes: tuple[int, int, int, int]
-    scales: tuple[Any, Any] = (None, None)
+    index: Any
+    scale_a: Any = None
+    scale_b: Any = None
 
 
 def multiply_groups(a: Any, b: Any, offs: Any, scale_a: Any, scale_b: Any, out_dtype: Any) -> Any:
@@ -223,9 +225,11 @@ def multiply_groups(a: Any, b: Any, offs: Any, scale_a: Any, scale_b: Any, out_d
         return c
     if 0 in (groups, a.shape[1]):
         return c.zero_()
-    scales = (None, None) if scale_a is None else (scale_a.contiguous(), scale_b.contiguous())
     sizes = (groups, a.shape[0], b.shape[-1], a.shape[1])
-    work = Groups(kind, a, b, c, offs.contiguous(), sizes, scales)
+    work = Groups(kind, a, b, c, offs.contiguous(), sizes, _index(a, b, c))
+    if scale_a is not None:
+        of_rows, of_columns = (scale_a.contiguous(), 0, 1), (scale_b.contiguous(), b.shape[-1], 1)
+        work = replace(work, scale_a=of_rows, scale_b=of_columns)
     target, b_by_column = _target(a), _by_column(b)
     if target == "cuda:90" and _can_be_specialized(a, b, c, kind):
         _launch_specialized(work, kind == "depth", b_by_column)
@@ -251,8 +255,6 @@ def multiply_list(a: Sequence[Any], b: Sequence[Any], out_dtype: Any) -> list[An
     if not products:
         return out
     target = _target(a[0])
-    for x, y, _ in products:
-        _check_strides(x, y)
     x, y, c = products[0]
     sizes = (
         len(products),
@@ -260,7 +262,8 @@ def multiply_list(a: Sequence[Any], b: Sequence[Any], out_dtype: Any) -> list[An
         max(c.shape[1] for _, _, c in products),
         max(a.shape[1] for a, _, _ in products),
     )
-    work = Groups("list", x, y, c, _table(products), sizes)
+    index = _index(*(x for product in products for x in product))
+    work = Groups("list", x, y, c, _table(products), sizes, index)
     orders = {(_by_column(x), _by_column(y)) for x, y, _ in products}
     fit = len(orders) == 1 and all(_can_be_specialized(*p, "list") for p in products)
     if target == "cuda:90" and fit:
@@ -268,6 +271,11 @@ def multiply_list(a: Sequence[Any], b: Sequence[Any], out_dtype: Any) -> list[An
     else:
         _launch(work, target)
     return out
+
+
+def _index(*tensors: Any) -> Any:
+    """The type of elements' indices."""
+    return tl.int64 if any(_extent(x) >= 1 << 31 for x in tensors) else tl.int32
 
 
 def _by_column(x: Any) -> bool:
@@ -326,14 +334,7 @@ def _can_be_specialized(a: Any, b: Any, c: Any, kind: str) -> bool:
     if kind == "depth" and by_column:
         return False  # a group may begin between two multiples of 16 bytes
     operands = (a.mT if turned else a, b.mT if by_column else b)
-    return all(map(_can_be_described, operands)) and c.shape[-1] * c.element_size() % 16 == 0
-
-
-def _can_be_described(x: Any) -> bool:
-    """Whether the copy engine takes a tensor: rows contiguous, all else multiples of 16 bytes."""
-    size = x.element_size()
-    outer = all(s > 0 and s * size % 16 == 0 for s in x.stride()[:-1])
-    return x.stride(-1) == 1 and outer and x.data_ptr() % 16 == 0
+    return all(map(can_be_described, operands)) and c.shape[-1] * c.element_size() % 16 == 0
 
 
 def specialized_config(n: int, element_bytes: int, result_bytes: int) -> Config:
@@ -378,10 +379,10 @@ def _launch_specialized(
     _with_allocator(
         a.device,
         lambda: gemm_grouped_specialized[(programs,)](
-            *descriptors, a, b, c, *work.scales, work.offs, taken, *work.sizes,
+            *descriptors, a, b, c, work.scale_a, work.scale_b, work.offs, taken, *work.sizes,
             a.stride(1), b.stride(0), **config.arguments(), SUBTILES=config.subtiles,
             A_BY_COLUMN=a_by_column, B_BY_COLUMN=b_by_column, ACC=_DTYPES[_name(a.dtype)][0],
-            KIND=kind, num_warps=4,
+            KIND=kind, INDEX=work.index, num_warps=4,
         ),
     )  # fmt: skip
 
@@ -415,9 +416,8 @@ def plain_config(target: str, n: int, element_bytes: int, kind: str) -> tuple[Co
 
 
 def _launch(work: Groups, target: str) -> None:
-    """Launch the kernel that takes any strides, of 31 bits within a tile."""
+    """Launch the kernel that takes any strides."""
     a, b, c, kind = work.a, work.b, work.c, work.kind
-    _check_strides(a, b)
     config, multiply, buffers = plain_config(target, work.sizes[2], a.element_size(), kind)
     constants = config.arguments()
     del constants["STAGES"]
@@ -426,19 +426,10 @@ def _launch(work: Groups, target: str) -> None:
     of_b = (0, *b.stride()) if b.dim() == 2 else b.stride()
     strides = (0,) * 5 if kind == "list" else (*a.stride(), *of_b)
     gemm_grouped[(programs,)](
-        a, b, c, *work.scales, work.offs, *work.sizes, *strides, **constants, BUFFERS=buffers,
-        ACC=_DTYPES[_name(a.dtype)][0], KIND=kind, MULTIPLY=multiply, num_warps=config.num_warps,
+        a, b, c, work.scale_a, work.scale_b, work.offs, *work.sizes, *strides, **constants,
+        BUFFERS=buffers, ACC=_DTYPES[_name(a.dtype)][0], KIND=kind, MULTIPLY=multiply,
+        INDEX=work.index, num_warps=config.num_warps,
     )  # fmt: skip
-
-
-def _check_strides(*operands: Any) -> None:
-    for x in operands:
-        if max(x.stride()[-2:]) > _LARGEST_STRIDE:
-            raise KernelArgumentError(
-                f"an operand's strides are {x.stride()}, at most {_LARGEST_STRIDE:,} are possible",
-                where=_WHERE,
-                hint="make it contiguous",
-            )
 
 
 def _multiprocessors(device: Any) -> int:

@@ -69,9 +69,18 @@ def stock_kernel(target: str) -> tuple[Any, Config]:
     return gemm_stock, tlx_kernel(target)[1]
 
 
+def plain_arguments(kernel: Any) -> dict[str, Any]:
+    """The arguments of a product of two matrices whose sums are stored as they are."""
+    plain: dict[str, Any] = {
+        "stride_ab": 0, "stride_bb": 0, "stride_cb": 0, "scale_a": None, "scale_b": None,
+        "args": (), "EPILOGUE": None, "INDEX": tl.int32,
+    }  # fmt: skip
+    return {name: value for name, value in plain.items() if name in kernel.arg_names}
+
+
 def source(kernel: Any, config: Config) -> ASTSource:
     """Row-major fp16 matrices whose pointers, extents and strides are multiples of 16."""
-    constants: dict[str, Any] = {**config.arguments(), "ACC": tl.float32}
+    constants: dict[str, Any] = {**config.arguments(), "ACC": tl.float32, **plain_arguments(kernel)}
     constants.update(stride_ak=1, stride_bn=1, stride_cn=1)
     signature = {
         name: "constexpr" if name in constants else "*fp16" if name.endswith("_ptr") else "i32"

@@ -40,42 +40,36 @@ def _cluster_of(step, clusters, total):
 @triton.jit
 def items_of(cluster, clusters, tiles, split_tiles, steps, STREAM_K: tl.constexpr):
     """How many tiles, or parts of tiles, a cluster works on."""
-    if not STREAM_K:
-        return tl.cdiv(tiles - cluster, clusters)
-    else:
-        total = split_tiles * steps
-        begin = _begin(cluster, clusters, total)
-        end = _begin(cluster + 1, clusters, total)
-        return _split_items(begin, end, steps) + (tiles - split_tiles) // clusters
+    items = tl.cdiv(tiles - cluster, clusters)
+    if STREAM_K:
+        _, _, split = _share(cluster, clusters, split_tiles, steps)
+        items = split + (tiles - split_tiles) // clusters
+    return items
 
 
 @triton.jit
-def _split_items(begin, end, steps):
-    items = 0
-    if end > begin:
-        items = (end - 1) // steps - begin // steps + 1
-    return items
+def _share(cluster, clusters, split_tiles, steps):
+    """A cluster's part of the steps: begin, end, and how many tiles it meets."""
+    total = split_tiles * steps
+    begin = _begin(cluster, clusters, total)
+    end = _begin(cluster + 1, clusters, total)
+    return begin, end, (end - 1) // steps - begin // steps + 1
 
 
 @triton.jit
 def work_item(item, cluster, clusters, tiles, split_tiles, steps, STREAM_K: tl.constexpr):
     """A tile, and the steps of K to do: the first one, and the one after the last."""
-    if not STREAM_K:
-        return cluster + item * clusters, 0, steps
-    else:
-        total = split_tiles * steps
-        begin = _begin(cluster, clusters, total)
-        end = _begin(cluster + 1, clusters, total)
-        split = _split_items(begin, end, steps)
-        tile = cluster + (item - split) * clusters
-        first = 0
-        last = steps
+    tile = cluster + item * clusters
+    first, last = 0, steps
+    if STREAM_K:
+        begin, end, split = _share(cluster, clusters, split_tiles, steps)
+        tile -= split * clusters
         if item < split:
             number = (end - 1) // steps - item
             tile = tiles - split_tiles + number
             first = max(begin - number * steps, 0)
             last = min(end - number * steps, steps)
-        return tile, first, last
+    return tile, first, last
 
 
 @triton.jit
