@@ -195,35 +195,9 @@ def import_tlx(contestant: str) -> None:
 
         remora.tlx.install_aliases()
         if contestant.startswith("remora-waits"):
-            wait_for_each_product()
+            from remora.pipeline import active
 
-
-def wait_for_each_product() -> None:
-    """Put a pass in force after which no product is in flight when the next one is issued."""
-    from dataclasses import dataclass
-
-    from xdsl.context import Context
-    from xdsl.dialects.builtin import IntegerAttr, ModuleOp, i32
-    from xdsl.passes import ModulePass
-
-    import remora
-    from remora.ir.build import Builder, op_name
-
-    @dataclass(frozen=True)
-    class WaitForEachProduct(ModulePass):
-        name = "wait-for-each-product"
-
-        def apply(self, ctx: Context, op: ModuleOp) -> None:
-            for product in list(op.walk()):
-                following = product.next_op
-                if op_name(product) == "ttng.warp_group_dot" and following is not None:
-                    Builder.before(following).op(
-                        "ttng.warp_group_dot_wait", [product.results[0]],
-                        [product.results[0].type], {"pendings": IntegerAttr(0, i32)},
-                    )  # fmt: skip
-
-    pipeline = remora.Pipeline("waits").insert(WaitForEachProduct(), at="ttgir/end")
-    remora.pipeline.active.add(pipeline)
+            active.add(remora.tlx.wait_for_each_product)
 
 
 # --- compiling, without a GPU ---------------------------------------------------------------------

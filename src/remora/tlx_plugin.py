@@ -122,10 +122,16 @@ clusters = (
     Pipeline("tlx clusters").override("ptx", _synchronise, trigger=MARK).when(target=FROM_HOPPER_ON)
 )
 
+# For remora.use, remora.attach and --with; not in force by itself.
+waits = PassRef("remora.tlx.lower.waits:WaitForEachProduct", trigger="ttng.warp_group_dot")
+wait_for_each_product = (
+    Pipeline("wait for each product").insert(waits, at="ttgir/end").when(target="cuda:90")
+)
+
 plugin = Plugin(
     name="tlx",
     version="0.1.0",
-    passes=(PassRef(LOWER_OPERATIONS), outline, specialize, fit),
+    passes=(PassRef(LOWER_OPERATIONS), outline, specialize, fit, waits),
     ops=tuple(f"remora.tlx:{name}" for name in OPERATIONS),
     pipelines=(pipeline, descriptors, clusters),
 )

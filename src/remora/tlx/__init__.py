@@ -97,7 +97,7 @@ from remora.tlx.utilities import (
     warp_redux,
 )
 from remora.tlx.views import local_reinterpret, local_slice, local_trans, subslice
-from remora.tlx_plugin import plugin
+from remora.tlx_plugin import plugin, wait_for_each_product
 
 __all__ = [
     "Config",
@@ -188,6 +188,7 @@ __all__ = [
     "tensor_memory_scales_layout_encoding",
     "thread_id",
     "vote_ballot_sync",
+    "wait_for_each_product",
     "warp_any",
     "warp_redux",
     "zeros",
