@@ -43,8 +43,8 @@ def grouped_matmul(
         scale_a, scale_b: fp32, (T,) and (E, N): what each row of the result, and each column of
             a group's, is multiplied by, before it is rounded. Both or none, with (T, K) and
             (E, K, N); there are no gradients then.
-        out_dtype: of the result; by default that of the operands (fp16 for fp8, int32
-            for int8).
+        out_dtype: of the result; by default that of the operands (fp16 for fp8, and for int8
+            with scales; int32 for int8).
 
     Returns:
         (T, N), zero in rows past the last offset; (E, M, N); or a list of (M, N). Sums in
@@ -186,11 +186,14 @@ def _name(dtype: Any) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-def result_dtype(dtype: Any, out_dtype: Any) -> Any:
+def result_dtype(dtype: Any, out_dtype: Any, scaled: bool = False) -> Any:
     """The dtype of a result."""
     import torch
 
-    return getattr(torch, _DTYPES[_name(dtype)][1]) if out_dtype is None else out_dtype
+    if out_dtype is not None:
+        return out_dtype
+    default = _DTYPES[_name(dtype)][1]
+    return getattr(torch, "float16" if scaled and default == "int32" else default)
 
 
 @dataclass(frozen=True)
@@ -220,7 +223,8 @@ def multiply_groups(a: Any, b: Any, offs: Any, scale_a: Any, scale_b: Any, out_d
 
     groups, kind = len(offs), "rows" if b.dim() == 3 else "depth"
     shape = (a.shape[0], b.shape[2]) if kind == "rows" else (groups, a.shape[0], b.shape[1])
-    c = torch.empty(shape, dtype=result_dtype(a.dtype, out_dtype), device=a.device)
+    dtype = result_dtype(a.dtype, out_dtype, scale_a is not None)
+    c = torch.empty(shape, dtype=dtype, device=a.device)
     if c.numel() == 0:
         return c
     if 0 in (groups, a.shape[1]):

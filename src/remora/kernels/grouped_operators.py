@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import torch
@@ -33,10 +34,17 @@ grouped_matmul = torch.ops.remora.grouped_matmul.default
 grouped_matmul_list = torch.ops.remora.grouped_matmul_list.default
 
 
+def _on(*tensors: Any) -> Any:
+    """Launch on the device that tensors are on."""
+    on_gpu = tensors and tensors[0].is_cuda
+    return torch.cuda.device(tensors[0].device) if on_gpu else contextlib.nullcontext()
+
+
 @torch.library.impl("remora::grouped_matmul", "default")
 def _multiply(a: Any, b: Any, offs: Any, scale_a: Any, scale_b: Any, out_dtype: Any) -> Any:
     check(a, b, offs, scale_a, scale_b)
-    return multiply_groups(a, b, offs, scale_a, scale_b, out_dtype)
+    with _on(a):
+        return multiply_groups(a, b, offs, scale_a, scale_b, out_dtype)
 
 
 @torch.library.register_fake("remora::grouped_matmul")
@@ -44,7 +52,7 @@ def _shape(a: Any, b: Any, offs: Any, scale_a: Any, scale_b: Any, out_dtype: Any
     check(a, b, offs, scale_a, scale_b)
     groups, rows = offs.shape[0], a.shape[0]
     shape = (rows, b.shape[2]) if b.dim() == 3 else (groups, rows, b.shape[1])
-    return a.new_empty(shape, dtype=result_dtype(a.dtype, out_dtype))
+    return a.new_empty(shape, dtype=result_dtype(a.dtype, out_dtype, scale_a is not None))
 
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
@@ -76,7 +84,8 @@ def _gradients(ctx: Any, c: Any) -> tuple[Any, ...]:
 @torch.library.impl("remora::grouped_matmul_list", "default")
 def _multiply_list(a: list[Any], b: list[Any], out_dtype: Any) -> list[Any]:
     check_list(a, b)
-    return multiply_list(a, b, out_dtype)
+    with _on(*a[:1]):
+        return multiply_list(a, b, out_dtype)
 
 
 @torch.library.register_fake("remora::grouped_matmul_list")
