@@ -102,9 +102,9 @@ def check(a: Any, b: Any, offs: Any, scale_a: Any, scale_b: Any) -> None:
             where=_WHERE,
             hint="one dimension of torch.int32: where each group ends",
         )
-    if b.dim() == 3 and len(offs) != len(b):
+    if b.dim() == 3 and offs.shape[0] != b.shape[0]:
         raise KernelArgumentError(
-            f"there are {len(offs)} offsets and {len(b)} matrices in b",
+            f"there are {offs.shape[0]} offsets and {b.shape[0]} matrices in b",
             where=_WHERE,
             hint="an offset for each: where its group of rows ends",
         )
