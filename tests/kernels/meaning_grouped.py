@@ -135,3 +135,18 @@ def test_what_has_no_gradient() -> None:
         grouped_matmul(*eighths, offs)
     with pytest.raises(KernelArgumentError, match="products with scales have no gradient"):
         grouped_matmul(a.requires_grad_(), b, offs, scale_a=a[:, 0].detach(), scale_b=b[0, :1])
+
+
+def test_export() -> None:
+    class Layer(torch.nn.Module):
+        def forward(self, a: Any, b: Any, offs: Any) -> Any:
+            return torch.relu(grouped_matmul(a, b, offs)), *grouped_matmul([a, a], [b[0], b[1]])
+
+    a, b, offs = torch.randn(100, 40), torch.randn(4, 40, 24), offsets("uneven")
+    rows = torch.export.Dim("rows", min=2)
+    exported = torch.export.export(Layer(), (a, b, offs), dynamic_shapes=({0: rows}, None, None))
+    few = a[:70]
+    for result, expected in zip(
+        exported.module()(few, b, offs), Layer()(few, b, offs), strict=True
+    ):
+        assert torch.equal(result, expected)
