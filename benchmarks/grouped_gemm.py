@@ -150,6 +150,38 @@ def measure(kind: str, division: str, arguments: argparse.Namespace) -> dict[str
     return {"kind": kind, "division": division, "contestants": rows, "refused": refused}
 
 
+def plot(result: dict[str, Any], path: Path) -> None:
+    """Bars of the ratio to the loop, a group for each case, labelled with TFLOP/s."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    cases = result["cases"]
+    figure, axes = plt.subplots(figsize=(3 + 1.1 * len(cases), 4.5))
+    for i, name in enumerate(("remora", "torch", "loop")):
+        shown = [
+            (at, c["contestants"][name]) for at, c in enumerate(cases) if name in c["contestants"]
+        ]
+        bars = axes.bar(
+            [at + i / 4 for at, _ in shown],
+            [row["ratio"] for _, row in shown],
+            width=1 / 4,
+            label=name,
+        )
+        axes.bar_label(bars, [f"{row['tflops']:.0f}" for _, row in shown], fontsize=6)
+    names = [f"{c['kind']}\n{c['division']}".replace(", ", "\n") for c in cases]
+    axes.set_xticks([at + 0.25 for at in range(len(cases))], names, fontsize=7)
+    axes.axhline(1, color="black", linewidth=0.5)
+    axes.set_ylabel("speed, of the loop over cuBLAS (labels: TFLOP/s)")
+    sizes = f"{result['experts']} experts, {result['tokens']} tokens, {result['width']} wide"
+    axes.set_title(f"{result['machine'].get('gpu', '').split(',')[0]}: {sizes}")
+    axes.legend(fontsize=7, ncols=3, loc="lower right")
+    figure.tight_layout()
+    for suffix in (".png", ".svg"):
+        figure.savefig(path.with_suffix(suffix), dpi=120)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument(
@@ -170,6 +202,7 @@ def main() -> None:
     result = machine.record() | sizes | {"dtype": "bfloat16", "cases": cases}
     arguments.out.parent.mkdir(parents=True, exist_ok=True)
     arguments.out.with_suffix(".json").write_text(json.dumps(result, indent=1) + "\n")
+    plot(result, arguments.out)
 
 
 if __name__ == "__main__":
