@@ -26,7 +26,7 @@ from remora.kernels.gemm_grouped import (
     pointer_of,
     stride_of,
 )
-from remora.kernels.gemm_specialized import _columns, _copy, _hand_over, _multiply
+from remora.kernels.gemm_specialized import _columns, _copy, _hand_over
 from remora.kernels.tiles import tile_of
 
 
@@ -228,6 +228,34 @@ def _receive(mail, posted, read, number):
 
 
 @triton.jit
+def _multiply(
+    a_buffers, b_buffers, full, empty, steps, step, PART: tl.constexpr, ROWS: tl.constexpr,
+    BLOCK_N: tl.constexpr, STAGES: tl.constexpr, A_BY_COLUMN: tl.constexpr,
+    B_BY_COLUMN: tl.constexpr, ACC: tl.constexpr,
+):  # fmt: skip
+    """The sum over the depth of one tile, a product in flight while the next one is issued."""
+    # ptxas lets products fly over the end of a loop that surely runs.
+    tl.assume(steps > 0)
+    acc = tl.zeros((ROWS, BLOCK_N), ACC)
+    before = step % STAGES
+    for i in range(steps):
+        stage = step % STAGES
+        tlx.barrier_wait(full[stage], (step // STAGES) & 1)
+        a, b = a_buffers[stage * 2 + PART], b_buffers[stage]
+        a = tlx.local_trans(a) if A_BY_COLUMN else a
+        b = tlx.local_trans(b) if B_BY_COLUMN else b
+        acc = tlx.async_dot(a, b, acc)
+        acc = tlx.async_dot_wait(1, acc)
+        if i > 0:
+            tlx.barrier_arrive(empty[before])
+        before = stage
+        step += 1
+    acc = tlx.async_dot_wait(0, acc)
+    tlx.barrier_arrive(empty[before])
+    return acc, step
+
+
+@triton.jit
 def _skip(full, empty, steps, step, STAGES: tl.constexpr):
     """Give the buffers of a tile back unread."""
     for _ in range(steps):
@@ -285,8 +313,8 @@ def _consume(
             row, column = tile_m * BLOCK_M + ME * ROWS, tile_n * BLOCK_N
             if row < m:
                 acc, step = _multiply(
-                    a_buffers, b_buffers, full, empty, steps, step, ME, 0, 0, ROWS, BLOCK_N, 2,
-                    STAGES, A_BY_COLUMN, B_BY_COLUMN, ACC, 1, 1,
+                    a_buffers, b_buffers, full, empty, steps, step, ME, ROWS, BLOCK_N, STAGES,
+                    A_BY_COLUMN, B_BY_COLUMN, ACC,
                 )  # fmt: skip
                 if KIND != "list" and row + ROWS <= m:
                     _store(
