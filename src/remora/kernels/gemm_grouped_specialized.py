@@ -36,7 +36,8 @@ def gemm_grouped_specialized(
     stride_a, stride_b,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
     STAGES: tl.constexpr, SUBTILES: tl.constexpr, A_BY_COLUMN: tl.constexpr,
-    B_BY_COLUMN: tl.constexpr, ACC: tl.constexpr, KIND: tl.constexpr, INDEX: tl.constexpr,
+    B_BY_COLUMN: tl.constexpr, ACC: tl.constexpr, KIND: tl.constexpr, LATE: tl.constexpr,
+    INDEX: tl.constexpr,
 ):  # fmt: skip
     """The products of all groups; shapes as of ``gemm_grouped``.
 
@@ -48,7 +49,8 @@ def gemm_grouped_specialized(
     KIND "list": offs is the table; A and B by columns where it says so, for all of them alike.
     Descriptors that a kind does not name are None. Scales as of ``gemm_grouped``. taken: an
     int32, 0. Grid: programs, any number. STAGES: buffers of each operand. SUBTILES: 1, 2 or 4.
-    ACC: the accumulator's element type.
+    ACC: the accumulator's element type. LATE, of KIND "rows" with at least SUBTILES steps of K:
+    a tile is stored during the first products of the next one.
     """
     ROWS: tl.constexpr = BLOCK_M // 2
     A_SHAPE: tl.constexpr = (BLOCK_K, ROWS) if A_BY_COLUMN else (ROWS, BLOCK_K)
@@ -71,14 +73,14 @@ def gemm_grouped_specialized(
                 c_desc, c_ptr, scale_a, scale_b, offs, GROUPS, M, N, K,
                 a_buffers, b_buffers, c_buffers, full, empty, mail, posted, read, c_places, 0,
                 BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, SUBTILES, A_BY_COLUMN, B_BY_COLUMN,
-                ACC, KIND, INDEX,
+                ACC, KIND, LATE, INDEX,
             )  # fmt: skip
         with tlx.async_task(num_warps=4, num_regs=232):
             _consume(
                 c_desc, c_ptr, scale_a, scale_b, offs, GROUPS, M, N, K,
                 a_buffers, b_buffers, c_buffers, full, empty, mail, posted, read, c_places, 1,
                 BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, SUBTILES, A_BY_COLUMN, B_BY_COLUMN,
-                ACC, KIND, INDEX,
+                ACC, KIND, LATE, INDEX,
             )  # fmt: skip
         with tlx.async_task(num_warps=1, num_regs=40):
             _produce(
@@ -229,11 +231,15 @@ def _receive(mail, posted, read, number):
 
 @triton.jit
 def _multiply(
-    a_buffers, b_buffers, full, empty, steps, step, PART: tl.constexpr, ROWS: tl.constexpr,
-    BLOCK_N: tl.constexpr, STAGES: tl.constexpr, A_BY_COLUMN: tl.constexpr,
-    B_BY_COLUMN: tl.constexpr, ACC: tl.constexpr,
+    a_buffers, b_buffers, full, empty, steps, step, c_desc, buffer, held, held_row, held_column,
+    PART: tl.constexpr, ROWS: tl.constexpr, BLOCK_N: tl.constexpr, STAGES: tl.constexpr,
+    SUBTILES: tl.constexpr, A_BY_COLUMN: tl.constexpr, B_BY_COLUMN: tl.constexpr,
+    ACC: tl.constexpr, LATE: tl.constexpr,
 ):  # fmt: skip
-    """The sum over the depth of one tile, a product in flight while the next one is issued."""
+    """The sum over the depth of one tile, a product in flight while the next one is issued.
+
+    LATE: what is held is stored meanwhile, one of its SUBTILES parts in each step.
+    """
     # ptxas lets products fly over the end of a loop that surely runs.
     tl.assume(steps > 0)
     acc = tl.zeros((ROWS, BLOCK_N), ACC)
@@ -248,6 +254,13 @@ def _multiply(
         acc = tlx.async_dot_wait(1, acc)
         if i > 0:
             tlx.barrier_arrive(empty[before])
+        if LATE:
+            if i < SUBTILES:
+                parts = _columns(held, SUBTILES)
+                for part in tl.static_range(SUBTILES):
+                    if i == part:
+                        column = held_column + part * (BLOCK_N // SUBTILES)
+                        _hand_over(c_desc, buffer, parts[part], 0, held_row, column)
         before = stage
         step += 1
     acc = tlx.async_dot_wait(0, acc)
@@ -289,13 +302,17 @@ def _consume(
     ME: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
     GROUP_M: tl.constexpr, STAGES: tl.constexpr, SUBTILES: tl.constexpr,
     A_BY_COLUMN: tl.constexpr, B_BY_COLUMN: tl.constexpr, ACC: tl.constexpr, KIND: tl.constexpr,
-    INDEX: tl.constexpr,
+    LATE: tl.constexpr, INDEX: tl.constexpr,
 ):  # fmt: skip
     """Multiply and store half of the rows of each of the program's tiles."""
     ROWS: tl.constexpr = BLOCK_M // 2
     COLUMNS: tl.constexpr = BLOCK_N // SUBTILES
     buffer = c_buffers[ME]
     step, made, received = 0, 0, 0
+    # Where LATE, a tile that is to be stored, and where: at first past the end of the result.
+    held, held_row, held_column = 0, M, 0
+    if LATE:
+        held = tl.zeros((ROWS, BLOCK_N), tlx.dtype_of(c_ptr))
     start, first, tile = 0, 0, tl.program_id(0)
     for group in range(GROUPS):
         m, n, k, end = _sizes(offs, group, start, M, N, K, KIND)
@@ -313,14 +330,22 @@ def _consume(
             row, column = tile_m * BLOCK_M + ME * ROWS, tile_n * BLOCK_N
             if row < m:
                 acc, step = _multiply(
-                    a_buffers, b_buffers, full, empty, steps, step, ME, ROWS, BLOCK_N, STAGES,
-                    A_BY_COLUMN, B_BY_COLUMN, ACC,
+                    a_buffers, b_buffers, full, empty, steps, step,
+                    c_desc, buffer, held, held_row, held_column, ME, ROWS, BLOCK_N, STAGES,
+                    SUBTILES, A_BY_COLUMN, B_BY_COLUMN, ACC, LATE,
                 )  # fmt: skip
+                if LATE:
+                    held = finished(
+                        acc, group, c_row + row, column, c_row + m, n, scale_a, scale_b, (), None,
+                        INDEX,
+                    ).to(tlx.dtype_of(c_ptr))  # fmt: skip
+                    held_row, held_column = c_row + row, column
                 if KIND != "list" and row + ROWS <= m:
-                    _store(
-                        c_desc, buffer, acc, group, c_row + row, column, c_row + m, n,
-                        scale_a, scale_b, SUBTILES, INDEX,
-                    )  # fmt: skip
+                    if not LATE:
+                        _store(
+                            c_desc, buffer, acc, group, c_row + row, column, c_row + m, n,
+                            scale_a, scale_b, SUBTILES, INDEX,
+                        )  # fmt: skip
                 else:
                     # The rows after these are another group's, or in no descriptor yet.
                     place = c_places[ME * 2 + made % 2]
@@ -330,12 +355,18 @@ def _consume(
                         scale_a, scale_b, SUBTILES, INDEX,
                     )  # fmt: skip
                     made += 1
+                    if LATE:
+                        held_row = M  # it is stored
             else:
                 step = _skip(full, empty, steps, step, STAGES)
             tile = _receive(mail, posted, read, received)
             received += 1
         first += tiles
         start = end
+    if LATE:
+        parts = _columns(held, SUBTILES)
+        for part in tl.static_range(SUBTILES):
+            _hand_over(c_desc, buffer, parts[part], 0, held_row, held_column + part * COLUMNS)
     tlx.async_descriptor_store_wait(0)
     if KIND == "rows" and ME == 0:
         clear_rows(c_ptr, start, M, N, 16, BLOCK_N, INDEX)

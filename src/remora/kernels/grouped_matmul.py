@@ -360,7 +360,7 @@ def _launch_specialized(
     """Launch the kernel whose warps have tasks of their own."""
     import torch
 
-    a, b, c, kind, (groups, m, n, _) = work.a, work.b, work.c, work.kind, work.sizes
+    a, b, c, kind, (groups, m, n, k) = work.a, work.b, work.c, work.kind, work.sizes
     config = config or specialized_config(n, a.element_size(), c.element_size())
     rows, b_block = config.block_m // 2, [config.block_k, config.block_n]
     descriptors: list[Any] = [None, None, None]
@@ -379,6 +379,7 @@ def _launch_specialized(
         else (groups * triton.cdiv(m, config.block_m))
     )
     programs = min(tiles * triton.cdiv(n, config.block_n), _multiprocessors(a.device))
+    late = kind == "rows" and k > (config.subtiles - 1) * config.block_k
     taken = torch.zeros(1, dtype=torch.int32, device=a.device)
     _with_allocator(
         a.device,
@@ -386,7 +387,7 @@ def _launch_specialized(
             *descriptors, a, b, c, work.scale_a, work.scale_b, work.offs, taken, *work.sizes,
             a.stride(1), b.stride(0), **config.arguments(), SUBTILES=config.subtiles,
             A_BY_COLUMN=a_by_column, B_BY_COLUMN=b_by_column, ACC=_DTYPES[_name(a.dtype)][0],
-            KIND=kind, INDEX=work.index, num_warps=4,
+            KIND=kind, LATE=late, INDEX=work.index, num_warps=4,
         ),
     )  # fmt: skip
 
