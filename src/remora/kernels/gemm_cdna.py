@@ -15,32 +15,19 @@ from remora.kernels.tiles import place_of
 
 
 @triton.jit
-def gemm_staged(
-    a_ptr, b_ptr, c_ptr, M, N, K, stride_ab, stride_am, stride_ak,
-    stride_bb, stride_bk, stride_bn, stride_cb, stride_cm, stride_cn,
-    scale_a, scale_b, args,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
-    STAGES: tl.constexpr, ACC: tl.constexpr, EPILOGUE: tl.constexpr, INDEX: tl.constexpr,
+def multiply_staged(
+    a_at, b_at, a_buffers, b_buffers, K, stride_ak, stride_bk, BUFFERS: tl.constexpr,
+    ACC: tl.constexpr, INDEX: tl.constexpr,
 ):  # fmt: skip
-    """``C = A @ B``; any M, N and K, any strides, in batches.
+    """The sum over K of one tile.
 
-    a_ptr (M, K), b_ptr (K, N), c_ptr (M, N), each with a stride from matrix to matrix.
-    scale_a, ..., args, EPILOGUE, INDEX: see ``finished``. STAGES: at least 2; STAGES - 1
-    buffers of each operand. ACC: the accumulator's element type.
+    a_at (BLOCK_M, BLOCK_K), b_at (BLOCK_K, BLOCK_N): pointers to the first elements.
+    a_buffers, b_buffers: BUFFERS of each, at least 1. INDEX: type of indices.
     """
-    batch, tile_m, tile_n = place_of(tl.program_id(0), M, N, BLOCK_M, BLOCK_N, GROUP_M)
-    a_ptr += batch.to(INDEX) * stride_ab
-    b_ptr += batch.to(INDEX) * stride_bb
-    rows = ((tile_m * BLOCK_M + tl.arange(0, BLOCK_M)) % M).to(INDEX)
-    columns = ((tile_n * BLOCK_N + tl.arange(0, BLOCK_N)) % N).to(INDEX)
+    BLOCK_M: tl.constexpr = a_at.shape[0]
+    BLOCK_K: tl.constexpr = a_at.shape[1]
+    BLOCK_N: tl.constexpr = b_at.shape[1]
     depth = tl.arange(0, BLOCK_K)
-    a_at = a_ptr + rows[:, None] * stride_am + depth.to(INDEX)[None, :] * stride_ak
-    b_at = b_ptr + depth.to(INDEX)[:, None] * stride_bk + columns[None, :] * stride_bn
-
-    BUFFERS: tl.constexpr = STAGES - 1
-    a_buffers = tlx.local_alloc((BLOCK_M, BLOCK_K), tlx.dtype_of(a_ptr), BUFFERS)
-    b_buffers = tlx.local_alloc((BLOCK_K, BLOCK_N), tlx.dtype_of(b_ptr), BUFFERS)
-
     for stage in tl.static_range(BUFFERS):
         left = K - stage * BLOCK_K
         a = tl.load(a_at, mask=depth[None, :] < left, other=0.0)
@@ -71,6 +58,39 @@ def gemm_staged(
         b_buffer = tlx.local_view(b_buffers, last % BUFFERS)
         a, b = tlx.local_load(a_buffer), tlx.local_load(b_buffer)
         acc = tl.dot(a, b, acc, out_dtype=ACC)
+    return acc
+
+
+@triton.jit
+def gemm_staged(
+    a_ptr, b_ptr, c_ptr, M, N, K, stride_ab, stride_am, stride_ak,
+    stride_bb, stride_bk, stride_bn, stride_cb, stride_cm, stride_cn,
+    scale_a, scale_b, args,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
+    STAGES: tl.constexpr, ACC: tl.constexpr, EPILOGUE: tl.constexpr, INDEX: tl.constexpr,
+):  # fmt: skip
+    """``C = A @ B``; any M, N and K, any strides, in batches.
+
+    a_ptr (M, K), b_ptr (K, N), c_ptr (M, N), each with a stride from matrix to matrix.
+    scale_a, ..., args, EPILOGUE, INDEX: see ``finished``. STAGES: at least 2; STAGES - 1
+    buffers of each operand. ACC: the accumulator's element type.
+    """
+    batch, tile_m, tile_n = place_of(tl.program_id(0), M, N, BLOCK_M, BLOCK_N, GROUP_M)
+    a_ptr += batch.to(INDEX) * stride_ab
+    b_ptr += batch.to(INDEX) * stride_bb
+    rows = ((tile_m * BLOCK_M + tl.arange(0, BLOCK_M)) % M).to(INDEX)
+    columns = ((tile_n * BLOCK_N + tl.arange(0, BLOCK_N)) % N).to(INDEX)
+    depth = tl.arange(0, BLOCK_K)
+    a_at = a_ptr + rows[:, None] * stride_am + depth.to(INDEX)[None, :] * stride_ak
+    b_at = b_ptr + depth.to(INDEX)[:, None] * stride_bk + columns[None, :] * stride_bn
+
+    BUFFERS: tl.constexpr = STAGES - 1
+    a_buffers = tlx.local_alloc((BLOCK_M, BLOCK_K), tlx.dtype_of(a_ptr), BUFFERS)
+    b_buffers = tlx.local_alloc((BLOCK_K, BLOCK_N), tlx.dtype_of(b_ptr), BUFFERS)
+
+    acc = multiply_staged(
+        a_at, b_at, a_buffers, b_buffers, K, stride_ak, stride_bk, BUFFERS, ACC, INDEX
+    )
 
     row, column = tile_m * BLOCK_M, tile_n * BLOCK_N
     values = finished(
