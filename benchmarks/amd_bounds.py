@@ -130,8 +130,8 @@ def page(rows: list[dict[str, Any]]) -> str:
         "instructions of a wave. *LDS*: KiB read + written, and cycles, those of bank conflicts",
         "among them. *Workgroups*: on a compute unit, and what allows no more.",
         "",
-        "| function | target | operands | form | tile | bound | MFMA | issue | LDS KiB | LDS cycles "
-        "(conflicts) | MFMA cycles | VGPRs | spilled | workgroups, by |",
+        "| function | target | operands | form | tile | bound | MFMA | issue | LDS KiB "
+        "| LDS cycles (conflicts) | MFMA cycles | VGPRs | spilled | workgroups, by |",
         "|" + "---|" * 14,
     ]
     for row in rows:
