@@ -66,6 +66,12 @@ def cdna_config(m: int, n: int, k: int, element_bytes: int, arch: str) -> Config
     return Config(128, 128, depth * 2, 8, stages, 4)
 
 
+def cdna_kernel(config: Config, arch: str) -> Any:
+    """The kernel for CDNA: copies go straight to shared memory where the target has them."""
+    direct = arch == "gfx950" and config.stages >= 3  # what its pipeline needs
+    return gemm_direct if direct else gemm_staged
+
+
 def matmul(
     a: Any, b: Any, *, scale_a: Any = None, scale_b: Any = None, epilogue: Any = None,
     epilogue_args: tuple[Any, ...] = (), out_dtype: Any = None,
@@ -323,8 +329,7 @@ def _choose(product: Product, extra: _Extra, config: Config | str | None) -> tup
     if target.backend == "hip" and target.arch in ("gfx942", "gfx950"):
         m, n, k = product.m, product.n, product.k
         chosen = given or cdna_config(m, n, k, size, target.arch)
-        direct = target.arch == "gfx950" and chosen.stages >= 3  # what its pipeline needs
-        return gemm_direct if direct else gemm_staged, chosen
+        return cdna_kernel(chosen, target.arch), chosen
     raise KernelArgumentError(
         f"there is no kernel for {target.backend}:{target.arch}",
         where=_WHERE,
