@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from typing import Any
 
@@ -55,17 +56,28 @@ def triangle_multiply(
         KernelArgumentError: shapes, dtypes or devices do not fit, or the device has no
             kernel.
     """
+    import torch
+
     weights = {
         "norm_in_weight": norm_in_weight, "norm_in_bias": norm_in_bias,
         "p_in_weight": p_in_weight, "g_in_weight": g_in_weight,
         "norm_out_weight": norm_out_weight, "norm_out_bias": norm_out_bias,
         "p_out_weight": p_out_weight, "g_out_weight": g_out_weight,
     }  # fmt: skip
-    _check(x, weights, mask)
-    return _forward(x, list(weights.values()), mask, incoming, eps)[0]
+    check(x, weights, mask)
+    tensors = list(weights.values())
+    if torch.compiler.is_compiling() or (
+        torch.is_grad_enabled()
+        and any(t.requires_grad for t in (x, mask, *tensors) if t is not None)
+    ):
+        from remora.kernels import triangle_operators
+
+        return triangle_operators.triangle_multiply(x, *tensors, mask, incoming, eps)
+    return forward(x, tensors, mask, incoming, eps)
 
 
-def _check(x: Any, weights: dict[str, Any], mask: Any) -> None:
+def check(x: Any, weights: dict[str, Any], mask: Any) -> None:
+    """Refuse what does not fit together, by name."""
     import torch
 
     for name, value in {"x": x, **weights}.items():
@@ -140,30 +152,55 @@ def _processors(device: int) -> int:
     return torch.cuda.get_device_properties(device).multi_processor_count
 
 
-def _forward(x: Any, weights: list[Any], mask: Any, incoming: bool, eps: float) -> Any:
-    """The update, and what its backward pass needs: the gated projections and products."""
+def forward(x: Any, weights: list[Any], mask: Any, incoming: bool, eps: float) -> Any:
+    """The update, of arguments that were checked."""
+    import torch
+
+    out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    if out.numel() == 0:
+        return out
+    if weights[4].numel() == 0:  # no hidden channels
+        return out.zero_()
+    _run(x, weights, mask, incoming, eps, out)
+    return out
+
+
+def products_of(
+    x: Any, weights: list[Any], mask: Any, incoming: bool, eps: float
+) -> tuple[Any, Any, Any, float]:
+    """What the gradients are worked out from: gated projections, their products, the scales.
+
+    Returns:
+        (2H, B, ROW, ROW), zeros past N; (H, B, ROW, ROW); 1 / scale of the first one's channels,
+        empty where nothing is scaled; the products' further scale.
+    """
+    return _run(x, weights, mask, incoming, eps, None)
+
+
+def _run(
+    x: Any, weights: list[Any], mask: Any, incoming: bool, eps: float, out: Any
+) -> tuple[Any, Any, Any, float]:
     import torch
 
     b, n, c = x.shape[0], x.shape[1], x.shape[3]
     h = weights[4].numel()
-    hopper = _on_hopper(x)
+    hopper = _on_hopper(x) and _fits_hopper(c, h)
     kind = torch.float16 if x.dtype == torch.float32 else x.dtype
-    row = -(-n // _PAIRS) * _PAIRS
-    ab = torch.empty((2 * h, b, row, row), dtype=kind, device=x.device)
-    products = torch.empty((h, b, row, row), dtype=kind, device=x.device)
-    out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
-    if out.numel() == 0:
-        return out, ab, products
-    if h == 0:
-        return out.zero_(), ab, products
-    launch = _launch_hopper if hopper and _fits_hopper(c, h) else _launch_stock
-    arguments = (x, [w.contiguous() for w in weights], mask, incoming, eps, ab, products, out)
-    if x.device.type == "cpu" or x.device.index == torch.cuda.current_device():
-        launch(*arguments)
-    else:
-        with torch.cuda.device(x.device):
-            launch(*arguments)
-    return out, ab, products
+    row = triton.cdiv(n, _pairs(x)) * _pairs(x)
+    both = torch.empty((3 * h, b, row, row), dtype=kind, device=x.device)
+    launch = _launch_hopper if hopper else _launch_stock
+    elsewhere = x.device.type == "cuda" and x.device.index != torch.cuda.current_device()
+    with torch.cuda.device(x.device) if elsewhere else contextlib.nullcontext():
+        weights, units = _scaled(x, [w.contiguous() for w in weights])
+        bits = product_bits(n) if units.numel() else 0
+        ab, products = both[: 2 * h], both[2 * h :]
+        launch(x, weights, units, bits, mask, incoming, eps, ab, products, out)
+    return ab, products, units[: 2 * h], 2.0**bits
+
+
+def _pairs(x: Any) -> int:
+    """What rows are padded to; few on the CPU, where the interpreter works on all of them."""
+    return 16 if x.device.type == "cpu" else _PAIRS
 
 
 def _fits_hopper(c: int, h: int) -> bool:
@@ -204,16 +241,15 @@ def _mask_arguments(x: Any, mask: Any) -> tuple[Any, tuple[int, int, int]]:
 
 
 def _launch_hopper(
-    x: Any, weights: list[Any], mask: Any, incoming: bool, eps: float, ab: Any, products: Any,
-    out: Any,
+    x: Any, weights: list[Any], units: Any, bits: int, mask: Any, incoming: bool, eps: float,
+    ab: Any, products: Any, out: Any,
 ) -> None:  # fmt: skip
     if x.stride(3) != 1:
         x = x.contiguous()
-    (w_in, b_in, p_in, g_in, w_out, b_out, p_out, g_out), units = _scaled(x, weights)
+    w_in, b_in, p_in, g_in, w_out, b_out, p_out, g_out = weights
     b, n, _, c = x.shape
     h, row = _HIDDEN, ab.shape[3]
     scaled = units.numel() > 0
-    bits = product_bits(n) if scaled else 0
     pieces, h_pieces = c // _DEPTH, h // _DEPTH
     programs = _processors(x.device.index)
     described = TensorDescriptor.from_tensor
@@ -239,6 +275,8 @@ def _launch_hopper(
         BLOCK_N=block_n, STAGES=4, INCOMING=incoming, num_warps=4,
     )  # fmt: skip
 
+    if out is None:
+        return
     chunks = triton.cdiv(c, _CHANNELS)
     stages, resident = _stages(
         2 * (pieces + h_pieces), x.element_size(), chunks * (pieces + h_pieces)
@@ -261,25 +299,28 @@ def _stages(pieces: int, result_bytes: int, blocks: int) -> tuple[int, bool]:
 
 
 def _launch_stock(
-    x: Any, weights: list[Any], mask: Any, incoming: bool, eps: float, ab: Any, products: Any,
-    out: Any,
+    x: Any, weights: list[Any], units: Any, bits: int, mask: Any, incoming: bool, eps: float,
+    ab: Any, products: Any, out: Any,
 ) -> None:  # fmt: skip
-    (w_in, b_in, p_in, g_in, w_out, b_out, p_out, g_out), units = _scaled(x, weights)
+    w_in, b_in, p_in, g_in, w_out, b_out, p_out, g_out = weights
     b, n, _, c = x.shape
     h, row = w_out.numel(), ab.shape[3]
     scaled = units.numel() > 0
-    bits = product_bits(n) if scaled else 0
     tensor, strides = _mask_arguments(x, mask)
-    cut = {"PAIRS": 64, "CHANNELS": 64, "PIECE": 64, "SCALED": scaled}
-    project_stock[(triton.cdiv(2 * h, 64), b * row * (row // 64))](
+    pairs, wide = _pairs(x), x.device.type == "cpu"
+    cut = {"PAIRS": pairs, "CHANNELS": 64, "PIECE": 64, "SCALED": scaled, "WIDE": wide}
+    project_stock[(triton.cdiv(2 * h, 64), b * row * (row // pairs))](
         x, tensor, w_in, b_in, p_in, g_in, units[2 * h :], ab, b, n, row, c, 2 * h,
         *x.stride(), *strides, eps, MASKED=mask is not None, **cut,
     )  # fmt: skip
-    block = 128 if row > 64 else 64
+    block = min(128, triton.next_power_of_2(row))
     pair_products_stock[(triton.cdiv(row, block) ** 2, h * b)](
-        ab, products, h * b, row, 2.0**bits, BLOCK=block, DEPTH=64, INCOMING=incoming
-    )
-    finish_stock[(triton.cdiv(c, 64), b * n * (row // 64))](
+        ab, products, h * b, row, 2.0**bits,
+        BLOCK=block, DEPTH=pairs, INCOMING=incoming, WIDE=wide,
+    )  # fmt: skip
+    if out is None:
+        return
+    finish_stock[(triton.cdiv(c, 64), b * n * (row // pairs))](
         x, products, w_in, b_in, w_out, b_out, p_out, g_out, units, 2.0**-bits,
         units[4 * h :], units[4 * h + c :], out, b, n, row, c, h, *x.stride(), eps, **cut,
     )  # fmt: skip

@@ -27,8 +27,8 @@ def _power(bound, BITS: tl.constexpr):
 
     1 where the bound is zero or not finite: there is nothing to save.
     """
-    exponent = tl.math.floor(tl.math.log2(bound)) + 1
     fits = (bound > 0) & (bound < float("inf"))
+    exponent = tl.math.floor(tl.math.log2(tl.where(fits, bound, 1.0))) + 1
     return tl.math.exp2(tl.where(fits, tl.minimum(tl.maximum(BITS - exponent, -126), 126), 0.0))
 
 

@@ -1,7 +1,8 @@
 """The triangle multiplicative update's kernels in plain Triton: any target, any sizes.
 
 The same three steps, with the same intermediates, as in
-:mod:`remora.kernels.triangle_hopper`: channel-major, rows padded to a multiple of 64.
+:mod:`remora.kernels.triangle_hopper`: channel-major, rows padded to a multiple of
+PAIRS. WIDE: products of fp32, for Triton's interpreter.
 """
 
 from __future__ import annotations
@@ -58,12 +59,21 @@ def _normalised(
 
 
 @triton.jit
-def _add(acc, x, weights, channels, first, count, extent, PIECE: tl.constexpr):
+def _dot(a, b, acc, WIDE: tl.constexpr):
+    if WIDE:  # Triton's interpreter multiplies the bits of bf16
+        a, b = a.to(tl.float32), b.to(tl.float32)
+    return tl.dot(a, b, acc)
+
+
+@triton.jit
+def _add(
+    acc, x, weights, channels, first, count, extent, PIECE: tl.constexpr, WIDE: tl.constexpr
+):  # fmt: skip
     """``acc + x @ weights.T`` for some channels and a piece of the columns."""
     columns = first + tl.arange(0, PIECE)
     at = weights + channels[:, None] * extent + columns[None, :]
     w = tl.load(at, (channels < count)[:, None] & (columns < extent)[None, :], 0.0)
-    return tl.dot(x, tl.trans(w).to(x.dtype), acc)
+    return _dot(x, tl.trans(w), acc, WIDE)
 
 
 @triton.jit
@@ -78,7 +88,7 @@ def project_stock(
     B, N, ROW, C, COUNT, stride_xb, stride_xi, stride_xk, stride_xc,
     stride_mb, stride_mi, stride_mk, eps,
     PAIRS: tl.constexpr, CHANNELS: tl.constexpr, PIECE: tl.constexpr,
-    MASKED: tl.constexpr, SCALED: tl.constexpr,
+    MASKED: tl.constexpr, SCALED: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
     """``mask * (y @ P.T) * sigmoid(y @ G.T)``, y the layer norm of x, channel-major.
 
@@ -101,8 +111,8 @@ def project_stock(
             at, at_column, stride_xc, C, inside, mean, scale, weight, bias, g_unit, 1.0,
             PIECE, False, out.dtype.element_ty,
         )  # fmt: skip
-        acc_p = _add(acc_p, y, p, channels, at_column, COUNT, C, PIECE)
-        acc_g = _add(acc_g, y, g, channels, at_column, COUNT, C, PIECE)
+        acc_p = _add(acc_p, y, p, channels, at_column, COUNT, C, PIECE, WIDE)
+        acc_g = _add(acc_g, y, g, channels, at_column, COUNT, C, PIECE, WIDE)
     if SCALED:
         acc_g *= tl.load(g_unit + channels, channels < COUNT, 0.0)[None, :]
     result = acc_p * sigmoid(acc_g)
@@ -118,7 +128,7 @@ def project_stock(
 @triton.jit
 def pair_products_stock(
     ab, c, BATCHES, ROW, scale,
-    BLOCK: tl.constexpr, DEPTH: tl.constexpr, INCOMING: tl.constexpr,
+    BLOCK: tl.constexpr, DEPTH: tl.constexpr, INCOMING: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
     """``scale * A @ B.T`` for each of BATCHES pairs of matrices; ``A.T @ B`` if INCOMING.
 
@@ -142,7 +152,7 @@ def pair_products_stock(
     for _ in range(0, ROW, DEPTH):
         a = tl.load(a_at, (rows < ROW)[:, None], 0.0)
         b = tl.load(b_at, (columns < ROW)[None, :], 0.0)
-        acc = tl.dot(a, b, acc)
+        acc = _dot(a, b, acc, WIDE)
         a_at += step
         b_at += step
     c_at = c + batch * ROW * ROW + rows.to(tl.int64)[:, None] * ROW + columns[None, :]
@@ -155,6 +165,7 @@ def finish_stock(
     x, product, weight_in, bias_in, weight_out, bias_out, p, g, unit, by, g_unit, p_unit, out,
     B, N, ROW, C, H, stride_xb, stride_xi, stride_xk, stride_xc, eps,
     PAIRS: tl.constexpr, CHANNELS: tl.constexpr, PIECE: tl.constexpr, SCALED: tl.constexpr,
+    WIDE: tl.constexpr,
 ):  # fmt: skip
     """``(z @ P.T) * sigmoid(y @ G.T)``, y the layer norm of x, z that of the product.
 
@@ -180,7 +191,7 @@ def finish_stock(
             at, at_column, plane, H, inside, mean, scale, weight_out, bias_out, unit, by,
             PIECE, SCALED, TYPE,
         )  # fmt: skip
-        acc_p = _add(acc_p, z, p, channels, at_column, C, H, PIECE)
+        acc_p = _add(acc_p, z, p, channels, at_column, C, H, PIECE, WIDE)
 
     at = x + b * stride_xb + i * stride_xi + pairs.to(tl.int64) * stride_xk
     mean, scale = _statistics(at, stride_xc, C, inside, unit, by, eps, PIECE, False)
@@ -190,7 +201,7 @@ def finish_stock(
             at, at_column, stride_xc, C, inside, mean, scale, weight_in, bias_in, unit, by,
             PIECE, False, TYPE,
         )  # fmt: skip
-        acc_g = _add(acc_g, y, g, channels, at_column, C, C, PIECE)
+        acc_g = _add(acc_g, y, g, channels, at_column, C, C, PIECE, WIDE)
 
     if SCALED:
         acc_g *= tl.load(g_unit + channels, channels < C, 0.0)[None, :]
