@@ -11,7 +11,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from remora.errors import KernelArgumentError
 from remora.kernels.triangle_hopper import finish, pair_products, project
-from remora.kernels.triangle_scaling import product_bits, scale_weights
+from remora.kernels.triangle_scaling import scale_weights
 from remora.kernels.triangle_stock import finish_stock, pair_products_stock, project_stock
 
 _WHERE = "remora.kernels.triangle_multiply"
@@ -167,19 +167,19 @@ def forward(x: Any, weights: list[Any], mask: Any, incoming: bool, eps: float) -
 
 def products_of(
     x: Any, weights: list[Any], mask: Any, incoming: bool, eps: float
-) -> tuple[Any, Any, Any, float]:
+) -> tuple[Any, Any, Any]:
     """What the gradients are worked out from: gated projections, their products, the scales.
 
     Returns:
         (2H, B, ROW, ROW), zeros past N; (H, B, ROW, ROW); 1 / scale of the first one's channels,
-        empty where nothing is scaled; the products' further scale.
+        empty where nothing is scaled.
     """
     return _run(x, weights, mask, incoming, eps, None)
 
 
 def _run(
     x: Any, weights: list[Any], mask: Any, incoming: bool, eps: float, out: Any
-) -> tuple[Any, Any, Any, float]:
+) -> tuple[Any, Any, Any]:
     import torch
 
     b, n, c = x.shape[0], x.shape[1], x.shape[3]
@@ -187,15 +187,14 @@ def _run(
     hopper = _on_hopper(x) and _fits_hopper(c, h)
     kind = torch.float16 if x.dtype == torch.float32 else x.dtype
     row = triton.cdiv(n, _pairs(x)) * _pairs(x)
-    both = torch.empty((3 * h, b, row, row), dtype=kind, device=x.device)
+    ab = torch.empty((2 * h, b, row, row), dtype=kind, device=x.device)
+    products = torch.empty((h, b, row, row), dtype=x.dtype, device=x.device)
     launch = _launch_hopper if hopper else _launch_stock
     elsewhere = x.device.type == "cuda" and x.device.index != torch.cuda.current_device()
     with torch.cuda.device(x.device) if elsewhere else contextlib.nullcontext():
         weights, units = _scaled(x, [w.contiguous() for w in weights])
-        bits = product_bits(n) if units.numel() else 0
-        ab, products = both[: 2 * h], both[2 * h :]
-        launch(x, weights, units, bits, mask, incoming, eps, ab, products, out)
-    return ab, products, units[: 2 * h], 2.0**bits
+        launch(x, weights, units, mask, incoming, eps, ab, products, out)
+    return ab, products, units[: 2 * h]
 
 
 def _pairs(x: Any) -> int:
@@ -241,7 +240,7 @@ def _mask_arguments(x: Any, mask: Any) -> tuple[Any, tuple[int, int, int]]:
 
 
 def _launch_hopper(
-    x: Any, weights: list[Any], units: Any, bits: int, mask: Any, incoming: bool, eps: float,
+    x: Any, weights: list[Any], units: Any, mask: Any, incoming: bool, eps: float,
     ab: Any, products: Any, out: Any,
 ) -> None:  # fmt: skip
     if x.stride(3) != 1:
@@ -268,11 +267,12 @@ def _launch_hopper(
 
     block_n = 256 if row % 256 == 0 or row > 1024 else 128
     flat, columns = ab.view(-1, row), [64, block_n] if incoming else [block_n, 64]
+    parts = 4 if scaled and block_n == 256 else 2  # 16 KiB of results at a time
     tiles = h * b * triton.cdiv(row, 128) * triton.cdiv(row, block_n)
     pair_products[(min(programs, tiles),)](
         described(flat, [64, 64]), described(flat, columns),
-        described(products.view(-1, row), [64, block_n // 2]), h * b, row, 2.0**bits,
-        BLOCK_N=block_n, STAGES=4, INCOMING=incoming, num_warps=4,
+        described(products.view(-1, row), [64, block_n // parts]), h * b, row,
+        BLOCK_N=block_n, PARTS=parts, STAGES=4, INCOMING=incoming, num_warps=4,
     )  # fmt: skip
 
     if out is None:
@@ -283,7 +283,7 @@ def _launch_hopper(
     )
     finish[(min(programs, triton.cdiv(b * n * (row // _PAIRS), 2)),)](
         x, products, w_in, b_in, w_out, b_out, described(p_out, block), described(g_out, block),
-        units, 2.0**-bits, units[4 * h :], units[4 * h + c :], out,
+        units, units[4 * h :], units[4 * h + c :], out,
         described(out.view(-1, c), [_PAIRS, _CHANNELS // 2]), b, n, row, c, *x.stride()[:3], eps,
         PIECES=pieces, H_PIECES=h_pieces, CHUNKS=chunks, STAGES=stages, RESIDENT=resident,
         SCALED=scaled, DESCRIBED=n % _PAIRS == 0, num_warps=4,
@@ -299,7 +299,7 @@ def _stages(pieces: int, result_bytes: int, blocks: int) -> tuple[int, bool]:
 
 
 def _launch_stock(
-    x: Any, weights: list[Any], units: Any, bits: int, mask: Any, incoming: bool, eps: float,
+    x: Any, weights: list[Any], units: Any, mask: Any, incoming: bool, eps: float,
     ab: Any, products: Any, out: Any,
 ) -> None:  # fmt: skip
     w_in, b_in, p_in, g_in, w_out, b_out, p_out, g_out = weights
@@ -315,12 +315,12 @@ def _launch_stock(
     )  # fmt: skip
     block = min(128, triton.next_power_of_2(row))
     pair_products_stock[(triton.cdiv(row, block) ** 2, h * b)](
-        ab, products, h * b, row, 2.0**bits,
+        ab, products, h * b, row,
         BLOCK=block, DEPTH=pairs, INCOMING=incoming, WIDE=wide,
     )  # fmt: skip
     if out is None:
         return
     finish_stock[(triton.cdiv(c, 64), b * n * (row // pairs))](
-        x, products, w_in, b_in, w_out, b_out, p_out, g_out, units, 2.0**-bits,
+        x, products, w_in, b_in, w_out, b_out, p_out, g_out, units,
         units[4 * h :], units[4 * h + c :], out, b, n, row, c, h, *x.stride(), eps, **cut,
     )  # fmt: skip

@@ -26,10 +26,10 @@ def gradients(
     """The gradients of x and of the weights, from that of the result, in their dtypes."""
     if x.numel() == 0 or weights[4].numel() == 0:
         return [torch.zeros_like(t) for t in (x, *weights)]
-    ab, products, units, scale = products_of(x, weights, mask, incoming, eps)
+    ab, products, units = products_of(x, weights, mask, incoming, eps)
     dx = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     sums = [torch.zeros(w.shape, dtype=torch.float32, device=w.device) for w in weights]
-    of_products = _through_output(grad, x, weights, eps, products, units, scale, dx, sums)
+    of_products = _through_output(grad, x, weights, eps, products, units, dx, sums)
     of_ab = _through_products(of_products, ab, units, incoming, x.dtype)
     _through_input(of_ab, x, weights, mask, eps, dx, sums)
     return [dx, *(s.to(w.dtype) for s, w in zip(sums, weights, strict=True))]
@@ -63,15 +63,15 @@ def _norm_gradient(grad: Any, x: Any, weight: Any, eps: float) -> tuple[Any, Any
     return (grad - grad.mean(-1, keepdim=True) - centred * along) * scale, of_weight, of_bias
 
 
-def _products(some: Any, units: Any, scale: float) -> Any:
+def _products(some: Any, units: Any) -> Any:
     """(H, rows, pairs) of the products, as (pairs, H) without their scales, in fp32."""
     h = some.shape[0]
     t = some.reshape(h, -1).T.float()
-    return t * (units[:h] * units[h:] / scale) if units.numel() else t
+    return t * (units[:h] * units[h:]) if units.numel() else t
 
 
 def _through_output(
-    grad: Any, x: Any, weights: list[Any], eps: float, products: Any, units: Any, scale: float,
+    grad: Any, x: Any, weights: list[Any], eps: float, products: Any, units: Any,
     dy: Any, sums: list[Any],
 ) -> Any:  # fmt: skip
     """The products' gradient, (H, B, N, N); of y, what comes through the output's gate, into dy."""
@@ -81,7 +81,7 @@ def _through_output(
     of_products = torch.empty((h, x.shape[0], n, n), dtype=x.dtype, device=x.device)
     for b, rows in _rows(x):
         y = layer_norm(x[b, rows].reshape(-1, c), (c,), w_in, b_in, eps)
-        t = _products(products[:, b, rows, :n], units, scale)
+        t = _products(products[:, b, rows, :n], units)
         z = layer_norm(t, (h,), w_out.float(), b_out.float(), eps).to(x.dtype)
         d = grad[b, rows].reshape(-1, c)
         gate = torch.sigmoid((y @ g_out.T).float())

@@ -22,22 +22,22 @@ DEPTH = tl.constexpr(64)
 
 
 @triton.jit
-def _unit(at, EXTENT: tl.constexpr, by):
-    return tl.load(at) * tl.load(at + EXTENT) * by
+def _unit(at, EXTENT: tl.constexpr):
+    return tl.load(at) * tl.load(at + EXTENT)
 
 
 @triton.jit
 def _normalise(
-    buffers, first: tl.constexpr, at, step, inside, weight, bias, unit, by, eps,
+    buffers, first: tl.constexpr, at, step, inside, weight, bias, unit, eps,
     PIECES: tl.constexpr, SCALED: tl.constexpr, BY_COLUMN: tl.constexpr,
 ):  # fmt: skip
     """The layer norm of rows, into PIECES buffers of DEPTH columns, BY_COLUMN or by row.
 
     at: (PAIRS, DEPTH) pointers to the first piece; step: from one piece to the next; inside:
     where there is anything, else zero.
-    unit, by: with SCALED columns are multiplied by both rows of unit, (2, columns), and by
-    ``by`` before all else. The sums are of differences to the row's first element, which is
-    never more than sqrt(columns) standard deviations from the mean: nothing cancels.
+    unit: with SCALED columns are multiplied by both its rows, (2, columns), before all else.
+    The sums are of differences to the row's first element, which is never more than
+    sqrt(columns) standard deviations from the mean: nothing cancels.
     """
     EXTENT: tl.constexpr = PIECES * DEPTH
     total = tl.zeros((PAIRS,), tl.float32)
@@ -48,7 +48,7 @@ def _normalise(
         x = tl.load(at + piece * step, inside, 0.0, eviction_policy="evict_last")
         x = x.to(tl.float32)
         if SCALED:
-            x *= _unit(unit + piece * DEPTH + columns, EXTENT, by)[None, :]
+            x *= _unit(unit + piece * DEPTH + columns, EXTENT)[None, :]
         if piece == 0:
             shift = tl.sum(tl.where(columns[None, :] == 0, x, 0.0), 1)
         x -= shift[:, None]
@@ -62,7 +62,7 @@ def _normalise(
         x = tl.load(at + piece * step, inside, 0.0, eviction_policy="evict_first")
         x = x.to(tl.float32)
         if SCALED:
-            x *= _unit(unit + piece * DEPTH + columns, EXTENT, by)[None, :]
+            x *= _unit(unit + piece * DEPTH + columns, EXTENT)[None, :]
         w = tl.load(weight + piece * DEPTH + columns).to(tl.float32)
         b = tl.load(bias + piece * DEPTH + columns).to(tl.float32)
         x = (x - mean[:, None]) * scale[:, None] * w[None, :] + b[None, :]
@@ -111,6 +111,29 @@ def _skip(full, empty, BLOCKS: tl.constexpr, step, STAGES: tl.constexpr):
 
 
 @triton.jit
+def _add_pieces(
+    acc, rows, first: tl.constexpr, blocks, full, empty, step,
+    PIECES: tl.constexpr, STAGES: tl.constexpr, RESIDENT: tl.constexpr, BY_COLUMN: tl.constexpr,
+    HELD: tl.constexpr,
+):  # fmt: skip
+    """``acc + rows @ weights.T``; the last product is in flight, and its block held.
+
+    HELD: 1 if so is the block before the first one, else 0.
+    """
+    for piece in range(PIECES):
+        stage = step % STAGES
+        tlx.barrier_wait(full[stage], 0 if RESIDENT else (step // STAGES) & 1)
+        some = rows[first + piece]
+        some = tlx.local_trans(some) if BY_COLUMN else some
+        acc = tlx.async_dot(some, tlx.local_trans(blocks[stage]), acc)
+        acc = tlx.async_dot_wait(1, acc)
+        if piece + HELD > 0 and not RESIDENT:
+            tlx.barrier_arrive(empty[(step - 1) % STAGES])
+        step += 1
+    return acc, step
+
+
+@triton.jit
 def _gated(
     left, l_first: tl.constexpr, right, r_first: tl.constexpr, blocks, full, empty, step,
     P_PIECES: tl.constexpr, G_PIECES: tl.constexpr, STAGES: tl.constexpr, RESIDENT: tl.constexpr,
@@ -119,19 +142,12 @@ def _gated(
     """A chunk of channels: ``left @ P.T`` and ``right @ G.T``, (PAIRS, CHANNELS) each."""
     p = tl.zeros((PAIRS, CHANNELS), tl.float32)
     g = tl.zeros((PAIRS, CHANNELS), tl.float32)
-    for block in tl.static_range(P_PIECES + G_PIECES):
-        stage = step % STAGES
-        tlx.barrier_wait(full[stage], 0 if RESIDENT else (step // STAGES) & 1)
-        weights = tlx.local_trans(blocks[stage])
-        if block < P_PIECES:
-            some = left[l_first + block]
-            some = tlx.local_trans(some) if L_BY_COLUMN else some
-            p = tlx.async_dot_wait(1, tlx.async_dot(some, weights, p))
-        else:
-            g = tlx.async_dot_wait(1, tlx.async_dot(right[r_first + block - P_PIECES], weights, g))
-        if block > 0 and not RESIDENT:
-            tlx.barrier_arrive(empty[(step - 1) % STAGES])
-        step += 1
+    p, step = _add_pieces(
+        p, left, l_first, blocks, full, empty, step, P_PIECES, STAGES, RESIDENT, L_BY_COLUMN, 0
+    )  # fmt: skip
+    g, step = _add_pieces(
+        g, right, r_first, blocks, full, empty, step, G_PIECES, STAGES, RESIDENT, False, 1
+    )  # fmt: skip
     p = tlx.async_dot_wait(0, p)
     g = tlx.async_dot_wait(0, g)
     if not RESIDENT:
@@ -203,7 +219,7 @@ def _project(
         at = x + b * stride_xb + i * stride_xi
         at = at + pairs.to(tl.int64)[:, None] * stride_xk + tl.arange(0, DEPTH)[None, :]
         _normalise(
-            y, ME * PIECES, at, DEPTH, inside[:, None], weight, bias, g_unit, 1.0, eps,
+            y, ME * PIECES, at, DEPTH, inside[:, None], weight, bias, g_unit, eps,
             PIECES, False, False,
         )  # fmt: skip
         factor = tl.where(inside, 1.0, 0.0)
@@ -222,8 +238,7 @@ def _project(
                 g *= tl.load(g_unit + channel + tl.arange(0, CHANNELS))[None, :]
             p = p * sigmoid(g) * factor[:, None]
             p = tl.where(inside[:, None], p, 0.0)
-            halves = tl.permute(tl.reshape(p, (PAIRS, 2, CHANNELS // 2)), (0, 2, 1))
-            left, right = tl.split(halves)
+            left, right = _halves(p)
             _put(out_desc, buffer, tlx.local_trans(buffer), left, channel, tile * PAIRS)
             channel += CHANNELS // 2
             _put(out_desc, buffer, tlx.local_trans(buffer), right, channel, tile * PAIRS)
@@ -234,7 +249,7 @@ def _project(
 
 @triton.jit(do_not_specialize=("B", "N"))
 def finish(
-    x, product, weight_in, bias_in, weight_out, bias_out, p_desc, g_desc, unit, by, g_unit, p_unit,
+    x, product, weight_in, bias_in, weight_out, bias_out, p_desc, g_desc, unit, g_unit, p_unit,
     out, out_desc, B, N, ROW, C, stride_xb, stride_xi, stride_xk, eps,
     PIECES: tl.constexpr, H_PIECES: tl.constexpr, CHUNKS: tl.constexpr, STAGES: tl.constexpr,
     RESIDENT: tl.constexpr, SCALED: tl.constexpr, DESCRIBED: tl.constexpr,
@@ -243,7 +258,7 @@ def finish(
 
     x as of ``project``; product: (H_PIECES * DEPTH, B * ROW * ROW). p_desc: (C,
     H_PIECES * DEPTH), g_desc: (C, PIECES * DEPTH), in blocks of (CHANNELS, DEPTH).
-    With SCALED: unit (2, H_PIECES * DEPTH) and by: what the product's channels are
+    With SCALED: unit (2, H_PIECES * DEPTH): what the product's channels are
     multiplied by; g_unit and p_unit (C): the logits and the results. out: (B, N, N, C),
     contiguous; out_desc: the same, flat, in blocks of (PAIRS, CHANNELS // 2), used if
     DESCRIBED: N is a multiple of PAIRS. Grid: programs, any number.
@@ -259,14 +274,14 @@ def finish(
         with tlx.async_task("default"):
             _finish(
                 x, product, weight_in, bias_in, weight_out, bias_out, y, z, blocks, results,
-                full, empty, unit, by, g_unit, p_unit, out, out_desc, tiles, B, N, ROW, C,
+                full, empty, unit, g_unit, p_unit, out, out_desc, tiles, B, N, ROW, C,
                 stride_xb, stride_xi, stride_xk, eps,
                 0, PIECES, H_PIECES, CHUNKS, STAGES, RESIDENT, SCALED, DESCRIBED,
             )  # fmt: skip
         with tlx.async_task(num_warps=4, num_regs=232):
             _finish(
                 x, product, weight_in, bias_in, weight_out, bias_out, y, z, blocks, results,
-                full, empty, unit, by, g_unit, p_unit, out, out_desc, tiles, B, N, ROW, C,
+                full, empty, unit, g_unit, p_unit, out, out_desc, tiles, B, N, ROW, C,
                 stride_xb, stride_xi, stride_xk, eps,
                 1, PIECES, H_PIECES, CHUNKS, STAGES, RESIDENT, SCALED, DESCRIBED,
             )  # fmt: skip
@@ -280,7 +295,7 @@ def finish(
 @triton.jit
 def _finish(
     x, product, weight_in, bias_in, weight_out, bias_out, y, z, blocks, results, full, empty,
-    unit, by, g_unit, p_unit, out, out_desc, tiles, B, N, ROW, C,
+    unit, g_unit, p_unit, out, out_desc, tiles, B, N, ROW, C,
     stride_xb, stride_xi, stride_xk, eps,
     ME: tl.constexpr, PIECES: tl.constexpr, H_PIECES: tl.constexpr, CHUNKS: tl.constexpr,
     STAGES: tl.constexpr, RESIDENT: tl.constexpr, SCALED: tl.constexpr, DESCRIBED: tl.constexpr,
@@ -302,7 +317,7 @@ def _finish(
         at = product + (b * ROW + i) * ROW + pairs[:, None]
         at = at + depth[None, :] * apart
         _normalise(
-            z, ME * H_PIECES, at, DEPTH * apart, b < B, weight_out, bias_out, unit, by, eps,
+            z, ME * H_PIECES, at, DEPTH * apart, b < B, weight_out, bias_out, unit, eps,
             H_PIECES, SCALED, True,
         )  # fmt: skip
         at = x + b * stride_xb + i * stride_xi
@@ -316,7 +331,6 @@ def _finish(
             weight_in,
             bias_in,
             unit,
-            by,
             eps,
             PIECES,
             False,
@@ -337,8 +351,7 @@ def _finish(
                 p *= tl.load(p_unit + channels, some, 0.0)[None, :]
             p = p * sigmoid(g)
             if DESCRIBED:
-                halves = tl.permute(tl.reshape(p, (PAIRS, 2, HALF)), (0, 2, 1))
-                left, right = tl.split(halves)
+                left, right = _halves(p)
                 at_pair = row * N + first
                 _put(out_desc, buffer, buffer, left, at_pair, channel)
                 if channel + HALF < C:
@@ -355,30 +368,31 @@ def _finish(
 
 @triton.jit(do_not_specialize=("BATCHES",))
 def pair_products(
-    a_desc, b_desc, c_desc, BATCHES, ROW, scale,
-    BLOCK_N: tl.constexpr, STAGES: tl.constexpr, INCOMING: tl.constexpr,
+    a_desc, b_desc, c_desc, BATCHES, ROW,
+    BLOCK_N: tl.constexpr, PARTS: tl.constexpr, STAGES: tl.constexpr, INCOMING: tl.constexpr,
 ):  # fmt: skip
-    """``scale * A @ B.T`` for each of BATCHES pairs of matrices; ``A.T @ B`` if INCOMING.
+    """``A @ B.T`` for each of BATCHES pairs of matrices; ``A.T @ B`` if INCOMING.
 
     a_desc, b_desc: the A's, then the B's, of ROW x ROW, one below the other; in blocks
     of (64, 64) and (BLOCK_N, 64), (64, BLOCK_N) if INCOMING. c_desc: the products, in
-    blocks of (64, BLOCK_N // 2). ROW: a multiple of 64. Grid: programs, any number.
+    blocks of (64, BLOCK_N // PARTS), PARTS 2 or 4. ROW: a multiple of 64.
+    Grid: programs, any number.
     """
     B_SHAPE: tl.constexpr = (64, BLOCK_N) if INCOMING else (BLOCK_N, 64)
     a_buffers = tlx.local_alloc((64, 64), tlx.dtype_of(a_desc), STAGES * 2)
     b_buffers = tlx.local_alloc(B_SHAPE, tlx.dtype_of(b_desc), STAGES)
-    c_buffers = tlx.local_alloc((64, BLOCK_N // 2), tlx.dtype_of(c_desc), 2)
+    c_buffers = tlx.local_alloc((64, BLOCK_N // PARTS), tlx.dtype_of(c_desc), 2)
     full, empty = tlx.alloc_barriers(STAGES, 1), tlx.alloc_barriers(STAGES, 2)
     with tlx.async_tasks():
         with tlx.async_task("default"):
             _multiply_pairs(
-                c_desc, a_buffers, b_buffers, c_buffers, full, empty, BATCHES, ROW, scale,
-                0, BLOCK_N, STAGES, INCOMING,
+                c_desc, a_buffers, b_buffers, c_buffers, full, empty, BATCHES, ROW,
+                0, BLOCK_N, PARTS, STAGES, INCOMING,
             )  # fmt: skip
         with tlx.async_task(num_warps=4, num_regs=232):
             _multiply_pairs(
-                c_desc, a_buffers, b_buffers, c_buffers, full, empty, BATCHES, ROW, scale,
-                1, BLOCK_N, STAGES, INCOMING,
+                c_desc, a_buffers, b_buffers, c_buffers, full, empty, BATCHES, ROW,
+                1, BLOCK_N, PARTS, STAGES, INCOMING,
             )  # fmt: skip
         with tlx.async_task(num_warps=1, num_regs=40):
             _copy_pairs(
@@ -425,8 +439,9 @@ def _copy_pairs(
 
 @triton.jit
 def _multiply_pairs(
-    c_desc, a_buffers, b_buffers, c_buffers, full, empty, BATCHES, ROW, scale,
-    PART: tl.constexpr, BLOCK_N: tl.constexpr, STAGES: tl.constexpr, INCOMING: tl.constexpr,
+    c_desc, a_buffers, b_buffers, c_buffers, full, empty, BATCHES, ROW,
+    PART: tl.constexpr, BLOCK_N: tl.constexpr, PARTS: tl.constexpr, STAGES: tl.constexpr,
+    INCOMING: tl.constexpr,
 ):  # fmt: skip
     """Half of the rows of each of the program's tiles."""
     tl.assume(ROW > 0)
@@ -451,15 +466,34 @@ def _multiply_pairs(
                 tlx.barrier_arrive(empty[before])
             before = stage
             step += 1
-        acc = tlx.async_dot_wait(0, acc) * scale
+        acc = tlx.async_dot_wait(0, acc)
         tlx.barrier_arrive(empty[before])
         if row < ROW:  # else the rows are the next batch's
-            halves = tl.permute(tl.reshape(acc, (64, 2, BLOCK_N // 2)), (0, 2, 1))
-            left, right = tl.split(halves)
-            _put(c_desc, buffer, buffer, left, batch * ROW + row, column)
-            if column + BLOCK_N // 2 < ROW:
-                _put(c_desc, buffer, buffer, right, batch * ROW + row, column + BLOCK_N // 2)
+            at = batch * ROW + row
+            left, right = _halves(acc)
+            if PARTS == 2:
+                _put_columns(c_desc, buffer, left, at, column, ROW)
+                _put_columns(c_desc, buffer, right, at, column + BLOCK_N // 2, ROW)
+            else:
+                first, second = _halves(left)
+                third, fourth = _halves(right)
+                _put_columns(c_desc, buffer, first, at, column, ROW)
+                _put_columns(c_desc, buffer, second, at, column + BLOCK_N // 4, ROW)
+                _put_columns(c_desc, buffer, third, at, column + BLOCK_N // 2, ROW)
+                _put_columns(c_desc, buffer, fourth, at, column + BLOCK_N // 4 * 3, ROW)
     tlx.async_descriptor_store_wait(0)
+
+
+@triton.jit
+def _halves(x):
+    """The left and the right half of the columns."""
+    return tl.split(tl.permute(tl.reshape(x, (x.shape[0], 2, x.shape[1] // 2)), (0, 2, 1)))
+
+
+@triton.jit
+def _put_columns(desc, buffer, values, row, column, ROW):
+    if column < ROW:
+        _put(desc, buffer, buffer, values, row, column)
 
 
 @triton.jit

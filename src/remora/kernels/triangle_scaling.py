@@ -13,12 +13,6 @@ import triton.language as tl
 #: The bounds that the scaled weights keep to: of a norm's results, and of a projection's.
 NORM_BITS = tl.constexpr(8)
 PROJECTION_BITS = tl.constexpr(10)
-_PROJECTION_BITS = 10
-
-
-def product_bits(length: int) -> int:
-    """The power of two that takes a sum of ``length`` products into fp16's range."""
-    return 15 - 2 * _PROJECTION_BITS - (length - 1).bit_length()
 
 
 @triton.jit

@@ -14,7 +14,7 @@ from remora.kernels.tiles import tile_of
 
 
 @triton.jit
-def _piece(at, first, stride, extent, inside, unit, by, PIECE: tl.constexpr, SCALED: tl.constexpr):
+def _piece(at, first, stride, extent, inside, unit, PIECE: tl.constexpr, SCALED: tl.constexpr):
     """Columns ``first`` to ``first + PIECE`` of rows, in fp32, and which there are."""
     columns = first + tl.arange(0, PIECE)
     some = inside[:, None] & (columns < extent)[None, :]
@@ -22,20 +22,18 @@ def _piece(at, first, stride, extent, inside, unit, by, PIECE: tl.constexpr, SCA
     if SCALED:  # see triangle_scaling: what each channel of the product is multiplied by
         u = tl.load(unit + columns, columns < extent, 0.0)
         v = tl.load(unit + extent + columns, columns < extent, 0.0)
-        x *= (u * v * by)[None, :]
+        x *= (u * v)[None, :]
     return x, some, columns
 
 
 @triton.jit
-def _statistics(
-    at, stride, extent, inside, unit, by, eps, PIECE: tl.constexpr, SCALED: tl.constexpr
-):
+def _statistics(at, stride, extent, inside, unit, eps, PIECE: tl.constexpr, SCALED: tl.constexpr):
     """Mean and 1 / sqrt(variance + eps) of rows, from differences to a row's first element."""
     total = tl.zeros((at.shape[0],), tl.float32)
     squares = tl.zeros((at.shape[0],), tl.float32)
     shift = total
     for first in range(0, extent, PIECE):
-        x, some, columns = _piece(at, first, stride, extent, inside, unit, by, PIECE, SCALED)
+        x, some, columns = _piece(at, first, stride, extent, inside, unit, PIECE, SCALED)
         shift = tl.where(first == 0, tl.sum(tl.where((columns == 0)[None, :], x, 0.0), 1), shift)
         x = tl.where(some, x - shift[:, None], 0.0)
         total += tl.sum(x, 1)
@@ -47,11 +45,11 @@ def _statistics(
 
 @triton.jit
 def _normalised(
-    at, first, stride, extent, inside, mean, scale, weight, bias, unit, by,
+    at, first, stride, extent, inside, mean, scale, weight, bias, unit,
     PIECE: tl.constexpr, SCALED: tl.constexpr, TYPE: tl.constexpr,
 ):  # fmt: skip
     """A piece of rows' layer norm; zeros past the extent."""
-    x, some, columns = _piece(at, first, stride, extent, inside, unit, by, PIECE, SCALED)
+    x, some, columns = _piece(at, first, stride, extent, inside, unit, PIECE, SCALED)
     w = tl.load(weight + columns, columns < extent, 0.0).to(tl.float32)
     b = tl.load(bias + columns, columns < extent, 0.0).to(tl.float32)
     x = (x - mean[:, None]) * scale[:, None] * w[None, :] + b[None, :]
@@ -102,13 +100,13 @@ def project_stock(
     pairs = first + tl.arange(0, PAIRS)
     inside = pairs < tl.where(i < N, N, 0)
     at = x + b * stride_xb + i * stride_xi + pairs.to(tl.int64) * stride_xk
-    mean, scale = _statistics(at, stride_xc, C, inside, g_unit, 1.0, eps, PIECE, False)
+    mean, scale = _statistics(at, stride_xc, C, inside, g_unit, eps, PIECE, False)
     channels = tl.program_id(0) * CHANNELS + tl.arange(0, CHANNELS)
     acc_p = tl.zeros((PAIRS, CHANNELS), tl.float32)
     acc_g = tl.zeros((PAIRS, CHANNELS), tl.float32)
     for at_column in range(0, C, PIECE):
         y = _normalised(
-            at, at_column, stride_xc, C, inside, mean, scale, weight, bias, g_unit, 1.0,
+            at, at_column, stride_xc, C, inside, mean, scale, weight, bias, g_unit,
             PIECE, False, out.dtype.element_ty,
         )  # fmt: skip
         acc_p = _add(acc_p, y, p, channels, at_column, COUNT, C, PIECE, WIDE)
@@ -127,10 +125,10 @@ def project_stock(
 
 @triton.jit
 def pair_products_stock(
-    ab, c, BATCHES, ROW, scale,
+    ab, c, BATCHES, ROW,
     BLOCK: tl.constexpr, DEPTH: tl.constexpr, INCOMING: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
-    """``scale * A @ B.T`` for each of BATCHES pairs of matrices; ``A.T @ B`` if INCOMING.
+    """``A @ B.T`` for each of BATCHES pairs of matrices; ``A.T @ B`` if INCOMING.
 
     ab: the A's, then the B's, of ROW x ROW, a multiple of DEPTH. Grid: (tiles, BATCHES).
     """
@@ -157,12 +155,12 @@ def pair_products_stock(
         b_at += step
     c_at = c + batch * ROW * ROW + rows.to(tl.int64)[:, None] * ROW + columns[None, :]
     inside = (rows < ROW)[:, None] & (columns < ROW)[None, :]
-    tl.store(c_at, (acc * scale).to(c.dtype.element_ty), inside)
+    tl.store(c_at, acc.to(c.dtype.element_ty), inside)
 
 
 @triton.jit
 def finish_stock(
-    x, product, weight_in, bias_in, weight_out, bias_out, p, g, unit, by, g_unit, p_unit, out,
+    x, product, weight_in, bias_in, weight_out, bias_out, p, g, unit, g_unit, p_unit, out,
     B, N, ROW, C, H, stride_xb, stride_xi, stride_xk, stride_xc, eps,
     PAIRS: tl.constexpr, CHANNELS: tl.constexpr, PIECE: tl.constexpr, SCALED: tl.constexpr,
     WIDE: tl.constexpr,
@@ -170,7 +168,7 @@ def finish_stock(
     """``(z @ P.T) * sigmoid(y @ G.T)``, y the layer norm of x, z that of the product.
 
     x: (B, N, N, C); product: (H, B, ROW, ROW); p: (C, H), g: (C, C), contiguous; out:
-    (B, N, N, C), contiguous. With SCALED: unit (2, H) and by: what the product's
+    (B, N, N, C), contiguous. With SCALED: unit (2, H): what the product's
     channels are multiplied by, g_unit and p_unit: the logits and the results. Grid:
     (C / CHANNELS, B * N * ROW / PAIRS).
     """
@@ -181,24 +179,24 @@ def finish_stock(
     inside = pairs < N
     plane = tl.cast(B, tl.int64) * ROW * ROW
     channels = tl.program_id(0) * CHANNELS + tl.arange(0, CHANNELS)
-    TYPE: tl.constexpr = product.dtype.element_ty
+    TYPE: tl.constexpr = p.dtype.element_ty
 
     at = product + (b * ROW + i) * ROW + pairs
-    mean, scale = _statistics(at, plane, H, inside, unit, by, eps, PIECE, SCALED)
+    mean, scale = _statistics(at, plane, H, inside, unit, eps, PIECE, SCALED)
     acc_p = tl.zeros((PAIRS, CHANNELS), tl.float32)
     for at_column in range(0, H, PIECE):
         z = _normalised(
-            at, at_column, plane, H, inside, mean, scale, weight_out, bias_out, unit, by,
+            at, at_column, plane, H, inside, mean, scale, weight_out, bias_out, unit,
             PIECE, SCALED, TYPE,
         )  # fmt: skip
         acc_p = _add(acc_p, z, p, channels, at_column, C, H, PIECE, WIDE)
 
     at = x + b * stride_xb + i * stride_xi + pairs.to(tl.int64) * stride_xk
-    mean, scale = _statistics(at, stride_xc, C, inside, unit, by, eps, PIECE, False)
+    mean, scale = _statistics(at, stride_xc, C, inside, unit, eps, PIECE, False)
     acc_g = tl.zeros((PAIRS, CHANNELS), tl.float32)
     for at_column in range(0, C, PIECE):
         y = _normalised(
-            at, at_column, stride_xc, C, inside, mean, scale, weight_in, bias_in, unit, by,
+            at, at_column, stride_xc, C, inside, mean, scale, weight_in, bias_in, unit,
             PIECE, False, TYPE,
         )  # fmt: skip
         acc_g = _add(acc_g, y, g, channels, at_column, C, C, PIECE, WIDE)
