@@ -2,5 +2,6 @@
 
 from remora.kernels.attention import attention
 from remora.kernels.matmul import matmul
+from remora.kernels.triangle import triangle_multiply
 
-__all__ = ["attention", "matmul"]
+__all__ = ["attention", "matmul", "triangle_multiply"]

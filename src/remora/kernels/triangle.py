@@ -12,7 +12,12 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 from remora.errors import KernelArgumentError
 from remora.kernels.triangle_hopper import finish, pair_products, project
 from remora.kernels.triangle_scaling import scale_weights
-from remora.kernels.triangle_stock import finish_stock, pair_products_stock, project_stock
+from remora.kernels.triangle_stock import (
+    finish_stock,
+    normalise,
+    pair_products_stock,
+    project_stock,
+)
 
 _WHERE = "remora.kernels.triangle_multiply"
 
@@ -187,13 +192,19 @@ def _run(
     hopper = _on_hopper(x) and _fits_hopper(c, h)
     kind = torch.float16 if x.dtype == torch.float32 else x.dtype
     row = triton.cdiv(n, _pairs(x)) * _pairs(x)
+    y = torch.empty((b, row, row, c), dtype=kind, device=x.device)
     ab = torch.empty((2 * h, b, row, row), dtype=kind, device=x.device)
     products = torch.empty((h, b, row, row), dtype=x.dtype, device=x.device)
     launch = _launch_hopper if hopper else _launch_stock
     elsewhere = x.device.type == "cuda" and x.device.index != torch.cuda.current_device()
     with torch.cuda.device(x.device) if elsewhere else contextlib.nullcontext():
         weights, units = _scaled(x, [w.contiguous() for w in weights])
-        launch(x, weights, units, mask, incoming, eps, ab, products, out)
+        width = triton.next_power_of_2(c)
+        pairs = max(1, 8192 // width)
+        normalise[(b * n * triton.cdiv(n, pairs),)](
+            x, weights[0], weights[1], y, n, row, c, *x.stride(), eps, PAIRS=pairs, C_POWER=width
+        )
+        launch(y, weights, units, mask, incoming, eps, ab, products, out, n)
     return ab, products, units[: 2 * h]
 
 
@@ -228,39 +239,37 @@ def _scaled(x: Any, weights: list[Any]) -> tuple[list[Any], Any]:
     return [w_in, b_in, p_in_16, g_in_16, w_out, b_out, p_out_16, g_out_16], units
 
 
-def _mask_arguments(x: Any, mask: Any) -> tuple[Any, tuple[int, int, int]]:
-    """The mask as the kernels take it, and its strides."""
+def _mask_arguments(mask: Any, other: Any) -> tuple[Any, tuple[int, int, int]]:
+    """The mask as the kernels take it, or another tensor in its place, and its strides."""
     import torch
 
     if mask is None:
-        return x, (0, 0, 0)
+        return other, (0, 0, 0)
     if mask.dtype == torch.bool:
         mask = mask.view(torch.uint8)
     return mask, mask.stride()
 
 
 def _launch_hopper(
-    x: Any, weights: list[Any], units: Any, mask: Any, incoming: bool, eps: float,
-    ab: Any, products: Any, out: Any,
+    y: Any, weights: list[Any], units: Any, mask: Any, incoming: bool, eps: float,
+    ab: Any, products: Any, out: Any, n: int,
 ) -> None:  # fmt: skip
-    if x.stride(3) != 1:
-        x = x.contiguous()
-    w_in, b_in, p_in, g_in, w_out, b_out, p_out, g_out = weights
-    b, n, _, c = x.shape
-    h, row = _HIDDEN, ab.shape[3]
+    _, _, p_in, g_in, w_out, b_out, p_out, g_out = weights
+    b, row, _, c = y.shape
+    h = _HIDDEN
     scaled = units.numel() > 0
     pieces, h_pieces = c // _DEPTH, h // _DEPTH
-    programs = _processors(x.device.index)
+    programs = _processors(y.device.index)
     described = TensorDescriptor.from_tensor
     block = [_CHANNELS, _DEPTH]
+    y_desc = described(y.view(-1, c), [_PAIRS, _DEPTH])
 
-    tensor, strides = _mask_arguments(x, mask)
+    tensor, strides = _mask_arguments(mask, y)
     chunks = 2 * h // _CHANNELS
-    stages, resident = _stages(2 * pieces, 2, chunks * 2 * pieces)
+    stages, resident = _stages(2 * pieces, chunks * 2 * pieces)
     project[(min(programs, b * row * row // (2 * _PAIRS)),)](
-        x, tensor, w_in, b_in, described(p_in, block), described(g_in, block), units[2 * h :],
-        described(ab.view(2 * h, -1), [_CHANNELS // 2, _PAIRS]),
-        b, n, row, *x.stride()[:3], *strides, eps,
+        y_desc, tensor, described(p_in, block), described(g_in, block), units[2 * h :],
+        described(ab.view(2 * h, -1), [_CHANNELS // 2, _PAIRS]), b, n, row, *strides,
         PIECES=pieces, CHUNKS=chunks, STAGES=stages, RESIDENT=resident,
         MASKED=mask is not None, SCALED=scaled, num_warps=4,
     )  # fmt: skip
@@ -274,53 +283,53 @@ def _launch_hopper(
         described(products.view(-1, row), [64, block_n // parts]), h * b, row,
         BLOCK_N=block_n, PARTS=parts, STAGES=4, INCOMING=incoming, num_warps=4,
     )  # fmt: skip
-
     if out is None:
         return
+
     chunks = triton.cdiv(c, _CHANNELS)
-    stages, resident = _stages(
-        2 * (pieces + h_pieces), x.element_size(), chunks * (pieces + h_pieces)
-    )
+    stages, resident = _stages(2 * (pieces + h_pieces), chunks * (pieces + h_pieces))
     finish[(min(programs, triton.cdiv(b * n * (row // _PAIRS), 2)),)](
-        x, products, w_in, b_in, w_out, b_out, described(p_out, block), described(g_out, block),
+        y_desc, products, w_out, b_out, described(p_out, block), described(g_out, block),
         units, units[4 * h :], units[4 * h + c :], out,
-        described(out.view(-1, c), [_PAIRS, _CHANNELS // 2]), b, n, row, c, *x.stride()[:3], eps,
+        described(out.view(-1, c), [_PAIRS, _CHANNELS // (4 if scaled else 2)]),
+        b, n, row, c, eps,
         PIECES=pieces, H_PIECES=h_pieces, CHUNKS=chunks, STAGES=stages, RESIDENT=resident,
         SCALED=scaled, DESCRIBED=n % _PAIRS == 0, num_warps=4,
     )  # fmt: skip
 
 
-def _stages(pieces: int, result_bytes: int, blocks: int) -> tuple[int, bool]:
-    """How many blocks of weights shared memory holds besides ``pieces`` of rows, and whether
-    those are all."""
-    left = _SHARED - pieces * _PAIRS * _DEPTH * 2 - _PAIRS * _CHANNELS * result_bytes
+def _stages(pieces: int, blocks: int) -> tuple[int, bool]:
+    """How many blocks of weights shared memory holds besides pieces of rows and results.
+
+    Whether those are all, too.
+    """
+    left = _SHARED - pieces * _PAIRS * _DEPTH * 2 - 2 * _PAIRS * _CHANNELS
     stages = min(left // (_CHANNELS * _DEPTH * 2), blocks)
     return stages, stages == blocks
 
 
 def _launch_stock(
-    x: Any, weights: list[Any], units: Any, mask: Any, incoming: bool, eps: float,
-    ab: Any, products: Any, out: Any,
+    y: Any, weights: list[Any], units: Any, mask: Any, incoming: bool, eps: float,
+    ab: Any, products: Any, out: Any, n: int,
 ) -> None:  # fmt: skip
-    w_in, b_in, p_in, g_in, w_out, b_out, p_out, g_out = weights
-    b, n, _, c = x.shape
-    h, row = w_out.numel(), ab.shape[3]
+    _, _, p_in, g_in, w_out, b_out, p_out, g_out = weights
+    b, row, _, c = y.shape
+    h = w_out.numel()
+    tensor, strides = _mask_arguments(mask, y)
+    pairs, wide = _pairs(y), y.device.type == "cpu"
     scaled = units.numel() > 0
-    tensor, strides = _mask_arguments(x, mask)
-    pairs, wide = _pairs(x), x.device.type == "cpu"
     cut = {"PAIRS": pairs, "CHANNELS": 64, "PIECE": 64, "SCALED": scaled, "WIDE": wide}
-    project_stock[(triton.cdiv(2 * h, 64), b * row * (row // pairs))](
-        x, tensor, w_in, b_in, p_in, g_in, units[2 * h :], ab, b, n, row, c, 2 * h,
-        *x.stride(), *strides, eps, MASKED=mask is not None, **cut,
+    project_stock[(b * row * (row // pairs) * triton.cdiv(2 * h, 64),)](
+        y, tensor, p_in, g_in, units[2 * h :], ab, b, n, row, c, 2 * h, *strides,
+        MASKED=mask is not None, **cut,
     )  # fmt: skip
     block = min(128, triton.next_power_of_2(row))
-    pair_products_stock[(triton.cdiv(row, block) ** 2, h * b)](
-        ab, products, h * b, row,
-        BLOCK=block, DEPTH=pairs, INCOMING=incoming, WIDE=wide,
-    )  # fmt: skip
+    pair_products_stock[(triton.cdiv(row, block) ** 2 * h * b,)](
+        ab, products, h * b, row, BLOCK=block, DEPTH=pairs, INCOMING=incoming, WIDE=wide
+    )
     if out is None:
         return
-    finish_stock[(triton.cdiv(c, 64), b * n * (row // pairs))](
-        x, products, w_in, b_in, w_out, b_out, p_out, g_out, units,
-        units[4 * h :], units[4 * h + c :], out, b, n, row, c, h, *x.stride(), eps, **cut,
+    finish_stock[(b * n * (row // pairs) * triton.cdiv(c, 64),)](
+        y, products, w_out, b_out, p_out, g_out, units, units[4 * h :], units[4 * h + c :], out,
+        b, n, row, c, h, eps, **cut,
     )  # fmt: skip

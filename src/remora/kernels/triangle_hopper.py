@@ -1,9 +1,9 @@
-"""The triangle multiplicative update's kernels for Hopper.
+"""The triangle multiplicative update's kernels for Hopper, on rows that are normalised already.
 
-Two kernels: :func:`gated_products`, which makes the projections of a normalised
-tensor (first and last step of the update), and :func:`pair_products`, the batched
-product between them. Intermediates are channel-major, (channel, pair): so the batched
-product reads and writes plain matrices.
+Three kernels, whose warps have tasks of their own: :func:`project` and :func:`finish`, two products
+of which one is the other's gate, and :func:`pair_products`, the batched product between them.
+Intermediates are channel-major, (channel, pair): so the batched product reads and writes plain
+matrices.
 """
 
 from __future__ import annotations
@@ -22,346 +22,340 @@ DEPTH = tl.constexpr(64)
 
 
 @triton.jit
-def _unit(at, EXTENT: tl.constexpr):
-    return tl.load(at) * tl.load(at + EXTENT)
-
-
-@triton.jit
-def _normalise(
-    buffers, first: tl.constexpr, at, step, inside, weight, bias, unit, eps,
-    PIECES: tl.constexpr, SCALED: tl.constexpr, BY_COLUMN: tl.constexpr,
-):  # fmt: skip
-    """The layer norm of rows, into PIECES buffers of DEPTH columns, BY_COLUMN or by row.
-
-    at: (PAIRS, DEPTH) pointers to the first piece; step: from one piece to the next; inside:
-    where there is anything, else zero.
-    unit: with SCALED columns are multiplied by both its rows, (2, columns), before all else.
-    The sums are of differences to the row's first element, which is never more than
-    sqrt(columns) standard deviations from the mean: nothing cancels.
-    """
-    EXTENT: tl.constexpr = PIECES * DEPTH
-    total = tl.zeros((PAIRS,), tl.float32)
-    squares = tl.zeros((PAIRS,), tl.float32)
-    columns = tl.arange(0, DEPTH)
-    shift = total
-    for piece in tl.static_range(PIECES):
-        x = tl.load(at + piece * step, inside, 0.0, eviction_policy="evict_last")
-        x = x.to(tl.float32)
-        if SCALED:
-            x *= _unit(unit + piece * DEPTH + columns, EXTENT)[None, :]
-        if piece == 0:
-            shift = tl.sum(tl.where(columns[None, :] == 0, x, 0.0), 1)
-        x -= shift[:, None]
-        total += tl.sum(x, 1)
-        squares += tl.sum(x * x, 1)
-    mean = total / EXTENT
-    scale = tl.math.rsqrt(tl.maximum(squares / EXTENT - mean * mean, 0.0) + eps)
-    mean += shift
-    for piece in tl.static_range(PIECES):
-        # Read again, from the L2 cache: the registers would not hold a row of 384 in fp32.
-        x = tl.load(at + piece * step, inside, 0.0, eviction_policy="evict_first")
-        x = x.to(tl.float32)
-        if SCALED:
-            x *= _unit(unit + piece * DEPTH + columns, EXTENT)[None, :]
-        w = tl.load(weight + piece * DEPTH + columns).to(tl.float32)
-        b = tl.load(bias + piece * DEPTH + columns).to(tl.float32)
-        x = (x - mean[:, None]) * scale[:, None] * w[None, :] + b[None, :]
-        buffer = buffers[first + piece]
-        view = tlx.local_trans(buffer) if BY_COLUMN else buffer
-        tlx.local_store(view, x.to(tlx.dtype_of(buffer)))
-    tlx.fence_async_shared()
-
-
-@triton.jit
-def _fill(desc, blocks, full, empty, channel, piece: tl.constexpr, step, STAGES: tl.constexpr):
-    """Copy one block of weights, when its buffer is free; the next step."""
-    stage = step % STAGES
-    tlx.barrier_wait(empty[stage], ((step // STAGES) & 1) ^ 1)
-    tlx.barrier_expect_bytes(full[stage], CHANNELS * DEPTH * tlx.size_of(tlx.dtype_of(desc)))
-    tlx.async_descriptor_load(desc, blocks[stage], [channel, piece * DEPTH], full[stage])
-    return step + 1
-
-
-@triton.jit
-def _produce(
+def _copy_weights(
     p_desc, g_desc, blocks, full, empty, tiles,
     CHUNKS: tl.constexpr, P_PIECES: tl.constexpr, G_PIECES: tl.constexpr, STAGES: tl.constexpr,
     RESIDENT: tl.constexpr,
 ):  # fmt: skip
     """Copy the weights, block by block, for each tile again; once if all are RESIDENT."""
     step = 0
-    chunks = CHUNKS if RESIDENT else tiles * CHUNKS + CHUNKS // 2
-    for chunk in range(chunks):
+    for chunk in range(CHUNKS if RESIDENT else tiles * CHUNKS):
         channel = chunk % CHUNKS * CHANNELS
-        for piece in tl.static_range(P_PIECES):
-            step = _fill(p_desc, blocks, full, empty, channel, piece, step, STAGES)
-        for piece in tl.static_range(G_PIECES):
-            step = _fill(g_desc, blocks, full, empty, channel, piece, step, STAGES)
+        for piece in range(P_PIECES + G_PIECES):
+            stage = step % STAGES
+            tlx.barrier_wait(empty[stage], ((step // STAGES) & 1) ^ 1)
+            tlx.barrier_expect_bytes(
+                full[stage], CHANNELS * DEPTH * tlx.size_of(tlx.dtype_of(p_desc))
+            )
+            if piece < P_PIECES:
+                at = [channel, piece * DEPTH]
+                tlx.async_descriptor_load(p_desc, blocks[stage], at, full[stage])
+            else:
+                at = [channel, (piece - P_PIECES) * DEPTH]
+                tlx.async_descriptor_load(g_desc, blocks[stage], at, full[stage])
+            step += 1
 
 
 @triton.jit
-def _skip(full, empty, BLOCKS: tl.constexpr, step, STAGES: tl.constexpr):
-    """Let blocks pass that are the other consumer's alone."""
-    for _ in range(BLOCKS):
-        stage = step % STAGES
-        tlx.barrier_wait(full[stage], (step // STAGES) & 1)
-        tlx.barrier_arrive(empty[stage])
-        step += 1
-    return step
+def _copy_rows(
+    desc, rows, full, empty, first, turn, ME: tl.constexpr, PIECES: tl.constexpr,
+):  # fmt: skip
+    """Copy a consumer's rows from ``first`` on, each piece when the last one is done with."""
+    for piece in range(PIECES):
+        mine = ME * PIECES + piece
+        tlx.barrier_wait(empty[mine], (turn & 1) ^ 1)
+        tlx.barrier_expect_bytes(full[mine], PAIRS * DEPTH * tlx.size_of(tlx.dtype_of(desc)))
+        tlx.async_descriptor_load(desc, rows[mine], [first, piece * DEPTH], full[mine])
 
 
 @triton.jit
 def _add_pieces(
-    acc, rows, first: tl.constexpr, blocks, full, empty, step,
-    PIECES: tl.constexpr, STAGES: tl.constexpr, RESIDENT: tl.constexpr, BY_COLUMN: tl.constexpr,
-    HELD: tl.constexpr,
+    acc, rows, rows_full, rows_empty, blocks, full, empty, step, turn, arrive,
+    ME: tl.constexpr, PIECES: tl.constexpr, STAGES: tl.constexpr, RESIDENT: tl.constexpr,
+    COPIED: tl.constexpr,
 ):  # fmt: skip
-    """``acc + rows @ weights.T``; the last product is in flight, and its block held.
+    """``acc + rows @ weights.T`` over all pieces.
 
-    HELD: 1 if so is the block before the first one, else 0.
+    The rows are COPIED, by row, and with ``arrive`` done with afterwards; or the consumer's own,
+    by column.
     """
     for piece in range(PIECES):
         stage = step % STAGES
+        mine = ME * PIECES + piece
         tlx.barrier_wait(full[stage], 0 if RESIDENT else (step // STAGES) & 1)
-        some = rows[first + piece]
-        some = tlx.local_trans(some) if BY_COLUMN else some
+        if COPIED:
+            tlx.barrier_wait(rows_full[mine], turn & 1)
+        some = rows[mine] if COPIED else tlx.local_trans(rows[mine])
         acc = tlx.async_dot(some, tlx.local_trans(blocks[stage]), acc)
+        # The product before this one is done then.
         acc = tlx.async_dot_wait(1, acc)
-        if piece + HELD > 0 and not RESIDENT:
-            tlx.barrier_arrive(empty[(step - 1) % STAGES])
+        if piece > 0:
+            if not RESIDENT:
+                tlx.barrier_arrive(empty[(step - 1) % STAGES])
+            if COPIED:
+                if arrive:
+                    tlx.barrier_arrive(rows_empty[mine - 1])
         step += 1
-    return acc, step
-
-
-@triton.jit
-def _gated(
-    left, l_first: tl.constexpr, right, r_first: tl.constexpr, blocks, full, empty, step,
-    P_PIECES: tl.constexpr, G_PIECES: tl.constexpr, STAGES: tl.constexpr, RESIDENT: tl.constexpr,
-    L_BY_COLUMN: tl.constexpr,
-):  # fmt: skip
-    """A chunk of channels: ``left @ P.T`` and ``right @ G.T``, (PAIRS, CHANNELS) each."""
-    p = tl.zeros((PAIRS, CHANNELS), tl.float32)
-    g = tl.zeros((PAIRS, CHANNELS), tl.float32)
-    p, step = _add_pieces(
-        p, left, l_first, blocks, full, empty, step, P_PIECES, STAGES, RESIDENT, L_BY_COLUMN, 0
-    )  # fmt: skip
-    g, step = _add_pieces(
-        g, right, r_first, blocks, full, empty, step, G_PIECES, STAGES, RESIDENT, False, 1
-    )  # fmt: skip
-    p = tlx.async_dot_wait(0, p)
-    g = tlx.async_dot_wait(0, g)
+    acc = tlx.async_dot_wait(0, acc)
     if not RESIDENT:
         tlx.barrier_arrive(empty[(step - 1) % STAGES])
-    return p, g, step
+    if COPIED:
+        if arrive:
+            tlx.barrier_arrive(rows_empty[ME * PIECES + PIECES - 1])
+    return acc, step
 
 
 @triton.jit(do_not_specialize=("B", "N"))
 def project(
-    x, mask, weight, bias, p_desc, g_desc, g_unit, out_desc,
-    B, N, ROW, stride_xb, stride_xi, stride_xk, stride_mb, stride_mi, stride_mk, eps,
+    y_desc, mask, p_desc, g_desc, g_unit, out_desc,
+    B, N, ROW, stride_mb, stride_mi, stride_mk,
     PIECES: tl.constexpr, CHUNKS: tl.constexpr, STAGES: tl.constexpr, RESIDENT: tl.constexpr,
     MASKED: tl.constexpr, SCALED: tl.constexpr,
 ):  # fmt: skip
-    """``mask * (y @ P.T) * sigmoid(y @ G.T)``, y the layer norm of x, channel-major.
+    """``mask * (y @ P.T) * sigmoid(y @ G.T)``, channel-major.
 
-    x: (B, N, N, PIECES * DEPTH), the last stride 1; mask (B, N, N), read if MASKED.
+    y_desc: (B * ROW * ROW, PIECES * DEPTH) in blocks of (PAIRS, DEPTH); ROW: N, up to a
+    multiple of PAIRS; what is past N may be anything. mask (B, N, N), read if MASKED.
     p_desc, g_desc: (CHUNKS * CHANNELS, PIECES * DEPTH) in blocks of (CHANNELS, DEPTH);
     g_unit: with SCALED what each gate's logits are multiplied by. out_desc:
-    (CHUNKS * CHANNELS, B * ROW * ROW) in blocks of (CHANNELS // 2, PAIRS); ROW: N, up to a
-    multiple of PAIRS; zeros past N. Grid: programs, any number.
+    (CHUNKS * CHANNELS, B * ROW * ROW) in blocks of (CHANNELS // 2, PAIRS), zeros past N.
+    STAGES: blocks of weights in shared memory; RESIDENT: those are all. Grid: programs, any
+    number.
     """
-    y = tlx.local_alloc((PAIRS, DEPTH), tlx.dtype_of(p_desc), 2 * PIECES)
+    y = tlx.local_alloc((PAIRS, DEPTH), tlx.dtype_of(y_desc), 2 * PIECES)
     blocks = tlx.local_alloc((CHANNELS, DEPTH), tlx.dtype_of(p_desc), STAGES)
     results = tlx.local_alloc((CHANNELS // 2, PAIRS), tlx.dtype_of(out_desc), 2)
     full, empty = tlx.alloc_barriers(STAGES, 1), tlx.alloc_barriers(STAGES, 2)
+    y_full, y_empty = tlx.alloc_barriers(2 * PIECES, 1), tlx.alloc_barriers(2 * PIECES, 1)
     # Two consumers, PAIRS each; B * ROW * ROW is a multiple of 2 * PAIRS.
     all_tiles = B * ROW * (ROW // PAIRS) // 2
     tiles = tl.cdiv(all_tiles - tl.program_id(0), tl.num_programs(0))
     with tlx.async_tasks():
         with tlx.async_task("default"):
             _project(
-                x, mask, weight, bias, y, blocks, results, full, empty, g_unit, out_desc, tiles,
-                N, ROW, stride_xb, stride_xi, stride_xk, stride_mb, stride_mi, stride_mk, eps,
+                mask, y, y_full, y_empty, blocks, full, empty, results, g_unit, out_desc, tiles,
+                N, ROW, stride_mb, stride_mi, stride_mk,
                 0, PIECES, CHUNKS, STAGES, RESIDENT, MASKED, SCALED,
             )  # fmt: skip
         with tlx.async_task(num_warps=4, num_regs=232):
             _project(
-                x, mask, weight, bias, y, blocks, results, full, empty, g_unit, out_desc, tiles,
-                N, ROW, stride_xb, stride_xi, stride_xk, stride_mb, stride_mi, stride_mk, eps,
+                mask, y, y_full, y_empty, blocks, full, empty, results, g_unit, out_desc, tiles,
+                N, ROW, stride_mb, stride_mi, stride_mk,
                 1, PIECES, CHUNKS, STAGES, RESIDENT, MASKED, SCALED,
             )  # fmt: skip
-        with tlx.async_task(num_warps=1, num_regs=40):
-            _produce(
+        with tlx.async_task(num_warps=1, num_regs=24):
+            _copy_weights(
                 p_desc, g_desc, blocks, full, empty, tiles,
                 CHUNKS, PIECES, PIECES, STAGES, RESIDENT,
             )  # fmt: skip
+        with tlx.async_task(num_warps=1, num_regs=24):
+            for turn in range(tiles):
+                first = (tl.program_id(0) + turn * tl.num_programs(0)) * 2 * PAIRS
+                _copy_rows(y_desc, y, y_full, y_empty, first, turn, 0, PIECES)
+                _copy_rows(y_desc, y, y_full, y_empty, first + PAIRS, turn, 1, PIECES)
 
 
 @triton.jit
 def _project(
-    x, mask, weight, bias, y, blocks, results, full, empty, g_unit, out_desc, tiles,
-    N, ROW, stride_xb, stride_xi, stride_xk, stride_mb, stride_mi, stride_mk, eps,
+    mask, y, y_full, y_empty, blocks, full, empty, results, g_unit, out_desc, tiles,
+    N, ROW, stride_mb, stride_mi, stride_mk,
     ME: tl.constexpr, PIECES: tl.constexpr, CHUNKS: tl.constexpr, STAGES: tl.constexpr,
     RESIDENT: tl.constexpr, MASKED: tl.constexpr, SCALED: tl.constexpr,
 ):  # fmt: skip
     buffer = results[ME]
-    # The consumers are half a tile apart, so that one multiplies while the other normalises.
-    LAG: tl.constexpr = 0 if RESIDENT else CHUNKS // 2
     step = 0
-    if ME == 1:
-        step = _skip(full, empty, LAG * 2 * PIECES, step, STAGES)
     for turn in range(tiles):
         tile = (tl.program_id(0) + turn * tl.num_programs(0)) * 2 + ME
-        row, first = tile // (ROW // PAIRS), tile % (ROW // PAIRS) * PAIRS
+        row = tile // (ROW // PAIRS)
+        pairs = tile % (ROW // PAIRS) * PAIRS + tl.arange(0, PAIRS)
         b, i = (row // ROW).to(tl.int64), (row % ROW).to(tl.int64)
-        pairs = first + tl.arange(0, PAIRS)
         inside = pairs < tl.where(i < N, N, 0)
-        at = x + b * stride_xb + i * stride_xi
-        at = at + pairs.to(tl.int64)[:, None] * stride_xk + tl.arange(0, DEPTH)[None, :]
-        _normalise(
-            y, ME * PIECES, at, DEPTH, inside[:, None], weight, bias, g_unit, eps,
-            PIECES, False, False,
-        )  # fmt: skip
         factor = tl.where(inside, 1.0, 0.0)
         if MASKED:
-            at_mask = mask + b * stride_mb + i * stride_mi + pairs.to(tl.int64) * stride_mk
-            factor = tl.load(at_mask, inside, 0.0).to(tl.float32)
+            at = mask + b * stride_mb + i * stride_mi + pairs.to(tl.int64) * stride_mk
+            factor = tl.load(at, inside, 0.0).to(tl.float32)
         if RESIDENT:
             step = 0
-        for part in range(CHUNKS):
-            channel = (part + LAG * ME) % CHUNKS * CHANNELS
-            p, g, step = _gated(
-                y, ME * PIECES, y, ME * PIECES, blocks, full, empty, step,
-                PIECES, PIECES, STAGES, RESIDENT, False,
+        for chunk in range(CHUNKS):
+            p = tl.zeros((PAIRS, CHANNELS), tl.float32)
+            p, step = _add_pieces(
+                p, y, y_full, y_empty, blocks, full, empty, step, turn, False,
+                ME, PIECES, STAGES, RESIDENT, True,
             )  # fmt: skip
+            g = tl.zeros((PAIRS, CHANNELS), tl.float32)
+            g, step = _add_pieces(
+                g, y, y_full, y_empty, blocks, full, empty, step, turn, chunk == CHUNKS - 1,
+                ME, PIECES, STAGES, RESIDENT, True,
+            )  # fmt: skip
+            channel = chunk * CHANNELS
             if SCALED:
                 g *= tl.load(g_unit + channel + tl.arange(0, CHANNELS))[None, :]
             p = p * sigmoid(g) * factor[:, None]
-            p = tl.where(inside[:, None], p, 0.0)
-            left, right = _halves(p)
-            _put(out_desc, buffer, tlx.local_trans(buffer), left, channel, tile * PAIRS)
-            channel += CHANNELS // 2
-            _put(out_desc, buffer, tlx.local_trans(buffer), right, channel, tile * PAIRS)
-    if ME == 0:
-        step = _skip(full, empty, LAG * 2 * PIECES, step, STAGES)
+            left, right = _halves(tl.where(inside[:, None], p, 0.0))
+            view = tlx.local_trans(buffer)
+            _put(out_desc, buffer, view, left, channel, tile * PAIRS)
+            _put(out_desc, buffer, view, right, channel + CHANNELS // 2, tile * PAIRS)
     tlx.async_descriptor_store_wait(0)
 
 
 @triton.jit(do_not_specialize=("B", "N"))
 def finish(
-    x, product, weight_in, bias_in, weight_out, bias_out, p_desc, g_desc, unit, g_unit, p_unit,
-    out, out_desc, B, N, ROW, C, stride_xb, stride_xi, stride_xk, eps,
+    y_desc, products, weight, bias, p_desc, g_desc, unit, g_unit, p_unit, out, out_desc,
+    B, N, ROW, C, eps,
     PIECES: tl.constexpr, H_PIECES: tl.constexpr, CHUNKS: tl.constexpr, STAGES: tl.constexpr,
     RESIDENT: tl.constexpr, SCALED: tl.constexpr, DESCRIBED: tl.constexpr,
 ):  # fmt: skip
-    """``(z @ P.T) * sigmoid(y @ G.T)``, y the layer norm of x, z that of the product.
+    """``(z @ P.T) * sigmoid(y @ G.T)``, z the layer norm of the products.
 
-    x as of ``project``; product: (H_PIECES * DEPTH, B * ROW * ROW). p_desc: (C,
-    H_PIECES * DEPTH), g_desc: (C, PIECES * DEPTH), in blocks of (CHANNELS, DEPTH).
-    With SCALED: unit (2, H_PIECES * DEPTH): what the product's channels are
-    multiplied by; g_unit and p_unit (C): the logits and the results. out: (B, N, N, C),
-    contiguous; out_desc: the same, flat, in blocks of (PAIRS, CHANNELS // 2), used if
+    y_desc as of ``project``; products: (H_PIECES * DEPTH, B * ROW * ROW). p_desc: (C,
+    H_PIECES * DEPTH), g_desc: (C, PIECES * DEPTH), in blocks of (CHANNELS, DEPTH). With
+    SCALED: unit (2, H_PIECES * DEPTH): what the products' channels are multiplied by; g_unit
+    and p_unit (C): the logits and the results. out: (B, N, N, C), contiguous; out_desc: the
+    same, flat, in blocks of (PAIRS, CHANNELS // 2), with SCALED CHANNELS // 4, used if
     DESCRIBED: N is a multiple of PAIRS. Grid: programs, any number.
     """
-    y = tlx.local_alloc((PAIRS, DEPTH), tlx.dtype_of(p_desc), 2 * PIECES)
+    PART: tl.constexpr = CHANNELS // 4 if SCALED else CHANNELS // 2
+    y = tlx.local_alloc((PAIRS, DEPTH), tlx.dtype_of(y_desc), 2 * PIECES)
     z = tlx.local_alloc((DEPTH, PAIRS), tlx.dtype_of(p_desc), 2 * H_PIECES)
     blocks = tlx.local_alloc((CHANNELS, DEPTH), tlx.dtype_of(p_desc), STAGES)
-    results = tlx.local_alloc((PAIRS, CHANNELS // 2), tlx.dtype_of(out_desc), 2)
+    results = tlx.local_alloc((PAIRS, PART), tlx.dtype_of(out_desc), 2)
     full, empty = tlx.alloc_barriers(STAGES, 1), tlx.alloc_barriers(STAGES, 2)
+    y_full, y_empty = tlx.alloc_barriers(2 * PIECES, 1), tlx.alloc_barriers(2 * PIECES, 1)
     all_tiles = tl.cdiv(B * N * (ROW // PAIRS), 2)
     tiles = tl.cdiv(all_tiles - tl.program_id(0), tl.num_programs(0))
     with tlx.async_tasks():
         with tlx.async_task("default"):
             _finish(
-                x, product, weight_in, bias_in, weight_out, bias_out, y, z, blocks, results,
-                full, empty, unit, g_unit, p_unit, out, out_desc, tiles, B, N, ROW, C,
-                stride_xb, stride_xi, stride_xk, eps,
+                y, y_full, y_empty, z, blocks, full, empty, results, products,
+                weight, bias, unit, g_unit, p_unit, out, out_desc, tiles, B, N, ROW, C, eps,
                 0, PIECES, H_PIECES, CHUNKS, STAGES, RESIDENT, SCALED, DESCRIBED,
             )  # fmt: skip
         with tlx.async_task(num_warps=4, num_regs=232):
             _finish(
-                x, product, weight_in, bias_in, weight_out, bias_out, y, z, blocks, results,
-                full, empty, unit, g_unit, p_unit, out, out_desc, tiles, B, N, ROW, C,
-                stride_xb, stride_xi, stride_xk, eps,
+                y, y_full, y_empty, z, blocks, full, empty, results, products,
+                weight, bias, unit, g_unit, p_unit, out, out_desc, tiles, B, N, ROW, C, eps,
                 1, PIECES, H_PIECES, CHUNKS, STAGES, RESIDENT, SCALED, DESCRIBED,
             )  # fmt: skip
-        with tlx.async_task(num_warps=1, num_regs=40):
-            _produce(
+        with tlx.async_task(num_warps=1, num_regs=24):
+            _copy_weights(
                 p_desc, g_desc, blocks, full, empty, tiles,
                 CHUNKS, H_PIECES, PIECES, STAGES, RESIDENT,
             )  # fmt: skip
+        with tlx.async_task(num_warps=1, num_regs=24):
+            for turn in range(tiles):
+                ahead = (tl.program_id(0) + (turn + 1) * tl.num_programs(0)) * 2 * PAIRS
+                _prefetch(products, ahead, B, N, ROW, H_PIECES)
+                for me in tl.static_range(2):
+                    tile = (tl.program_id(0) + turn * tl.num_programs(0)) * 2 + me
+                    row = tile // (ROW // PAIRS)
+                    first = (row // N * ROW + row % N) * ROW + tile % (ROW // PAIRS) * PAIRS
+                    _copy_rows(y_desc, y, y_full, y_empty, first, turn, me, PIECES)
+
+
+@triton.jit
+def _prefetch(products, pair, B, N, ROW, PIECES: tl.constexpr):
+    """Have the products of two consumers' pairs brought to the L2 cache, from a pair on."""
+    LINE: tl.constexpr = 128 // tlx.size_of(tlx.dtype_of(products))
+    row = pair // ROW
+    at = products + tl.cast(row // N * ROW + row % N, tl.int64) * ROW + pair % ROW
+    channels = tl.arange(0, PIECES * DEPTH).to(tl.int64) * B * ROW * ROW
+    at = at + channels[:, None] + (tl.arange(0, 2 * PAIRS // LINE) * LINE)[None, :]
+    # The second consumer's pairs may be in the next row: a hint that comes to nothing then.
+    tlx.prefetch(at, "L2", (row < B * N) & (channels >= 0)[:, None])
+
+
+@triton.jit
+def _normalise(
+    products, apart, there, z, weight, bias, unit, eps,
+    ME: tl.constexpr, PIECES: tl.constexpr, SCALED: tl.constexpr,
+):  # fmt: skip
+    """The layer norm of a consumer's products, ``apart`` from channel to channel, into buffers.
+
+    The sums are of differences to the first channel's products, which are never more than
+    sqrt(channels) standard deviations from the mean: nothing cancels.
+    """
+    EXTENT: tl.constexpr = PIECES * DEPTH
+    total = tl.zeros((PAIRS,), tl.float32)
+    squares = tl.zeros((PAIRS,), tl.float32)
+    depth = tl.arange(0, DEPTH)
+    at = products + depth[:, None] * apart + tl.arange(0, PAIRS)[None, :]
+    shift = total
+    parts = ()
+    for piece in tl.static_range(PIECES):
+        parts += (tl.load(at + piece * DEPTH * apart, there, 0.0),)  # type: ignore[assignment]
+    for piece in tl.static_range(PIECES):
+        x = _unscaled(parts[piece], unit, piece, EXTENT, SCALED)
+        if piece == 0:
+            shift = tl.sum(tl.where((depth == 0)[:, None], x, 0.0), 0)
+        x -= shift[None, :]
+        total += tl.sum(x, 0)
+        squares += tl.sum(x * x, 0)
+    mean = total / EXTENT
+    scale = tl.math.rsqrt(tl.maximum(squares / EXTENT - mean * mean, 0.0) + eps)
+    mean += shift
+    for piece in tl.static_range(PIECES):
+        w = tl.load(weight + piece * DEPTH + depth).to(tl.float32)
+        b = tl.load(bias + piece * DEPTH + depth).to(tl.float32)
+        x = _unscaled(parts[piece], unit, piece, EXTENT, SCALED)
+        x = (x - mean[None, :]) * scale[None, :] * w[:, None] + b[:, None]
+        buffer = z[ME * PIECES + piece]
+        tlx.local_store(buffer, x.to(tlx.dtype_of(buffer)))
+    tlx.fence_async_shared()
+
+
+@triton.jit
+def _unscaled(x, unit, piece: tl.constexpr, EXTENT: tl.constexpr, SCALED: tl.constexpr):
+    """Some channels of the products as they are without the weights' scales, in fp32."""
+    x = x.to(tl.float32)
+    if SCALED:
+        at = unit + piece * DEPTH + tl.arange(0, DEPTH)
+        x *= (tl.load(at) * tl.load(at + EXTENT))[:, None]
+    return x
 
 
 @triton.jit
 def _finish(
-    x, product, weight_in, bias_in, weight_out, bias_out, y, z, blocks, results, full, empty,
-    unit, g_unit, p_unit, out, out_desc, tiles, B, N, ROW, C,
-    stride_xb, stride_xi, stride_xk, eps,
+    y, y_full, y_empty, z, blocks, full, empty, results, products,
+    weight, bias, unit, g_unit, p_unit, out, out_desc, tiles, B, N, ROW, C, eps,
     ME: tl.constexpr, PIECES: tl.constexpr, H_PIECES: tl.constexpr, CHUNKS: tl.constexpr,
     STAGES: tl.constexpr, RESIDENT: tl.constexpr, SCALED: tl.constexpr, DESCRIBED: tl.constexpr,
 ):  # fmt: skip
     buffer = results[ME]
-    LAG: tl.constexpr = 0 if RESIDENT else CHUNKS // 2
-    HALF: tl.constexpr = CHANNELS // 2
     step = 0
-    if ME == 1:
-        step = _skip(full, empty, LAG * (H_PIECES + PIECES), step, STAGES)
     for turn in range(tiles):
         tile = (tl.program_id(0) + turn * tl.num_programs(0)) * 2 + ME
         row, first = tile // (ROW // PAIRS), tile % (ROW // PAIRS) * PAIRS
-        b, i = (row // N).to(tl.int64), (row % N).to(tl.int64)
-        pairs = first + tl.arange(0, PAIRS)
-        inside = pairs < tl.where(b < B, N, 0)
-        depth = tl.arange(0, DEPTH)
         apart = tl.cast(B, tl.int64) * ROW * ROW
-        at = product + (b * ROW + i) * ROW + pairs[:, None]
-        at = at + depth[None, :] * apart
+        mine = products + tl.cast(row // N * ROW + row % N, tl.int64) * ROW + first
         _normalise(
-            z, ME * H_PIECES, at, DEPTH * apart, b < B, weight_out, bias_out, unit, eps,
-            H_PIECES, SCALED, True,
+            mine, apart, row < B * N, z, weight, bias, unit, eps, ME, H_PIECES, SCALED
         )  # fmt: skip
-        at = x + b * stride_xb + i * stride_xi
-        at = at + pairs.to(tl.int64)[:, None] * stride_xk + depth[None, :]
-        _normalise(
-            y,
-            ME * PIECES,
-            at,
-            DEPTH,
-            inside[:, None],
-            weight_in,
-            bias_in,
-            unit,
-            eps,
-            PIECES,
-            False,
-            False,
-        )
         if RESIDENT:
             step = 0
-        for part in range(CHUNKS):
-            channel = (part + LAG * ME) % CHUNKS * CHANNELS
-            p, g, step = _gated(
-                z, ME * H_PIECES, y, ME * PIECES, blocks, full, empty, step,
-                H_PIECES, PIECES, STAGES, RESIDENT, True,
+        for chunk in range(CHUNKS):
+            last = chunk == CHUNKS - 1
+            p = tl.zeros((PAIRS, CHANNELS), tl.float32)
+            p, step = _add_pieces(
+                p, z, full, empty, blocks, full, empty, step, turn, last,
+                ME, H_PIECES, STAGES, RESIDENT, False,
             )  # fmt: skip
+            g = tl.zeros((PAIRS, CHANNELS), tl.float32)
+            g, step = _add_pieces(
+                g, y, y_full, y_empty, blocks, full, empty, step, turn, last,
+                ME, PIECES, STAGES, RESIDENT, True,
+            )  # fmt: skip
+            channel = chunk * CHANNELS
             channels = channel + tl.arange(0, CHANNELS)
             if SCALED:
-                some = channels < C
-                g *= tl.load(g_unit + channels, some, 0.0)[None, :]
-                p *= tl.load(p_unit + channels, some, 0.0)[None, :]
+                g *= tl.load(g_unit + channels, channels < C, 0.0)[None, :]
+                p *= tl.load(p_unit + channels, channels < C, 0.0)[None, :]
             p = p * sigmoid(g)
             if DESCRIBED:
+                at = row * N + first
                 left, right = _halves(p)
-                at_pair = row * N + first
-                _put(out_desc, buffer, buffer, left, at_pair, channel)
-                if channel + HALF < C:
-                    _put(out_desc, buffer, buffer, right, at_pair, channel + HALF)
+                if SCALED:
+                    _put_quarters(out_desc, buffer, left, at, channel, C)
+                    _put_quarters(out_desc, buffer, right, at, channel + CHANNELS // 2, C)
+                else:
+                    _put_columns(out_desc, buffer, left, at, channel, C)
+                    _put_columns(out_desc, buffer, right, at, channel + CHANNELS // 2, C)
             else:
+                b, i = (row // N).to(tl.int64), (row % N).to(tl.int64)
+                pairs = first + tl.arange(0, PAIRS)
                 at = out + ((b * N + i) * N + pairs)[:, None] * C + channels[None, :]
+                inside = pairs < tl.where(b < B, N, 0)
                 some = inside[:, None] & (channels < C)[None, :]
                 tl.store(at, p.to(tlx.dtype_of(out_desc)), some)
-    if ME == 0:
-        step = _skip(full, empty, LAG * (H_PIECES + PIECES), step, STAGES)
     if DESCRIBED:
         tlx.async_descriptor_store_wait(0)
 
@@ -475,12 +469,8 @@ def _multiply_pairs(
                 _put_columns(c_desc, buffer, left, at, column, ROW)
                 _put_columns(c_desc, buffer, right, at, column + BLOCK_N // 2, ROW)
             else:
-                first, second = _halves(left)
-                third, fourth = _halves(right)
-                _put_columns(c_desc, buffer, first, at, column, ROW)
-                _put_columns(c_desc, buffer, second, at, column + BLOCK_N // 4, ROW)
-                _put_columns(c_desc, buffer, third, at, column + BLOCK_N // 2, ROW)
-                _put_columns(c_desc, buffer, fourth, at, column + BLOCK_N // 4 * 3, ROW)
+                _put_quarters(c_desc, buffer, left, at, column, ROW)
+                _put_quarters(c_desc, buffer, right, at, column + BLOCK_N // 2, ROW)
     tlx.async_descriptor_store_wait(0)
 
 
@@ -491,9 +481,17 @@ def _halves(x):
 
 
 @triton.jit
-def _put_columns(desc, buffer, values, row, column, ROW):
-    if column < ROW:
+def _put_columns(desc, buffer, values, row, column, COLUMNS):
+    """Hand some columns of a tile to the copy engine, if there are any."""
+    if column < COLUMNS:
         _put(desc, buffer, buffer, values, row, column)
+
+
+@triton.jit
+def _put_quarters(desc, buffer, half, row, column, COLUMNS):
+    left, right = _halves(half)
+    _put_columns(desc, buffer, left, row, column, COLUMNS)
+    _put_columns(desc, buffer, right, row, column + half.shape[1] // 2, COLUMNS)
 
 
 @triton.jit

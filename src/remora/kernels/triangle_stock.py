@@ -1,8 +1,8 @@
 """The triangle multiplicative update's kernels in plain Triton: any target, any sizes.
 
-The same three steps, with the same intermediates, as in
-:mod:`remora.kernels.triangle_hopper`: channel-major, rows padded to a multiple of
-PAIRS. WIDE: products of fp32, for Triton's interpreter.
+The layer norm that all start with, and the same steps, with the same intermediates, as in
+:mod:`remora.kernels.triangle_hopper`: channel-major, rows padded to ROW, a multiple of PAIRS.
+WIDE: products of fp32, for Triton's interpreter.
 """
 
 from __future__ import annotations
@@ -13,47 +13,32 @@ import triton.language as tl
 from remora.kernels.tiles import tile_of
 
 
-@triton.jit
-def _piece(at, first, stride, extent, inside, unit, PIECE: tl.constexpr, SCALED: tl.constexpr):
-    """Columns ``first`` to ``first + PIECE`` of rows, in fp32, and which there are."""
-    columns = first + tl.arange(0, PIECE)
-    some = inside[:, None] & (columns < extent)[None, :]
-    x = tl.load(at[:, None] + columns.to(tl.int64)[None, :] * stride, some, 0.0).to(tl.float32)
-    if SCALED:  # see triangle_scaling: what each channel of the product is multiplied by
-        u = tl.load(unit + columns, columns < extent, 0.0)
-        v = tl.load(unit + extent + columns, columns < extent, 0.0)
-        x *= (u * v)[None, :]
-    return x, some, columns
-
-
-@triton.jit
-def _statistics(at, stride, extent, inside, unit, eps, PIECE: tl.constexpr, SCALED: tl.constexpr):
-    """Mean and 1 / sqrt(variance + eps) of rows, from differences to a row's first element."""
-    total = tl.zeros((at.shape[0],), tl.float32)
-    squares = tl.zeros((at.shape[0],), tl.float32)
-    shift = total
-    for first in range(0, extent, PIECE):
-        x, some, columns = _piece(at, first, stride, extent, inside, unit, PIECE, SCALED)
-        shift = tl.where(first == 0, tl.sum(tl.where((columns == 0)[None, :], x, 0.0), 1), shift)
-        x = tl.where(some, x - shift[:, None], 0.0)
-        total += tl.sum(x, 1)
-        squares += tl.sum(x * x, 1)
-    mean = total / extent
-    variance = tl.maximum(squares / extent - mean * mean, 0.0)
-    return mean + shift, tl.math.rsqrt(variance + eps)
-
-
-@triton.jit
-def _normalised(
-    at, first, stride, extent, inside, mean, scale, weight, bias, unit,
-    PIECE: tl.constexpr, SCALED: tl.constexpr, TYPE: tl.constexpr,
+@triton.jit(do_not_specialize=("N",))
+def normalise(
+    x, weight, bias, y, N, ROW, C, stride_xb, stride_xi, stride_xk, stride_xc, eps,
+    PAIRS: tl.constexpr, C_POWER: tl.constexpr,
 ):  # fmt: skip
-    """A piece of rows' layer norm; zeros past the extent."""
-    x, some, columns = _piece(at, first, stride, extent, inside, unit, PIECE, SCALED)
-    w = tl.load(weight + columns, columns < extent, 0.0).to(tl.float32)
-    b = tl.load(bias + columns, columns < extent, 0.0).to(tl.float32)
-    x = (x - mean[:, None]) * scale[:, None] * w[None, :] + b[None, :]
-    return tl.where(some, x, 0.0).to(TYPE)
+    """The layer norm of x, (B, N, N, C), into y, (B, ROW, ROW, C), contiguous.
+
+    What is past N stays as it is. C_POWER: a power of two, at least C. Grid: B * N *
+    cdiv(N, PAIRS) programs.
+    """
+    tiles = tl.cdiv(N, PAIRS)
+    row = tl.program_id(0) // tiles
+    b, i = (row // N).to(tl.int64), (row % N).to(tl.int64)
+    pairs = (tl.program_id(0) % tiles * PAIRS + tl.arange(0, PAIRS)).to(tl.int64)
+    columns = tl.arange(0, C_POWER)
+    some = (pairs < N)[:, None] & (columns < C)[None, :]
+    at = x + b * stride_xb + i * stride_xi + pairs[:, None] * stride_xk
+    values = tl.load(at + columns.to(tl.int64)[None, :] * stride_xc, some, 0.0).to(tl.float32)
+    mean = tl.sum(values, 1) / C
+    values = tl.where(some, values - mean[:, None], 0.0)
+    scale = tl.math.rsqrt(tl.sum(values * values, 1) / C + eps)
+    w = tl.load(weight + columns, columns < C, 0.0).to(tl.float32)
+    v = tl.load(bias + columns, columns < C, 0.0).to(tl.float32)
+    values = values * scale[:, None] * w[None, :] + v[None, :]
+    at = y + ((b * ROW + i) * ROW + pairs)[:, None] * C + columns[None, :]
+    tl.store(at, values.to(y.dtype.element_ty), some)
 
 
 @triton.jit
@@ -81,36 +66,39 @@ def sigmoid(x):
 
 
 @triton.jit
+def _rows(y, pairs, first, inside, C, PIECE: tl.constexpr):
+    """A piece of rows, zeros past C."""
+    columns = first + tl.arange(0, PIECE)
+    some = inside[:, None] & (columns < C)[None, :]
+    return tl.load(y + pairs.to(tl.int64)[:, None] * C + columns[None, :], some, 0.0)
+
+
+@triton.jit(do_not_specialize=("B", "N"))
 def project_stock(
-    x, mask, weight, bias, p, g, g_unit, out,
-    B, N, ROW, C, COUNT, stride_xb, stride_xi, stride_xk, stride_xc,
-    stride_mb, stride_mi, stride_mk, eps,
+    y, mask, p, g, g_unit, out, B, N, ROW, C, COUNT, stride_mb, stride_mi, stride_mk,
     PAIRS: tl.constexpr, CHANNELS: tl.constexpr, PIECE: tl.constexpr,
     MASKED: tl.constexpr, SCALED: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
-    """``mask * (y @ P.T) * sigmoid(y @ G.T)``, y the layer norm of x, channel-major.
+    """``mask * (y @ P.T) * sigmoid(y @ G.T)``, channel-major.
 
-    x: (B, N, N, C); mask: (B, N, N), read if MASKED; p, g: (COUNT, C), contiguous;
+    y: (B, ROW, ROW, C); mask: (B, N, N), read if MASKED; p, g: (COUNT, C), contiguous;
     g_unit: with SCALED what each gate's logits are multiplied by; out: (COUNT, B, ROW,
-    ROW), zeros past N. Grid: (COUNT / CHANNELS, B * ROW * ROW / PAIRS).
+    ROW), zeros past N. Grid: B * ROW * ROW / PAIRS * cdiv(COUNT, CHANNELS) programs.
     """
-    tile = tl.program_id(1)
+    chunks = tl.cdiv(COUNT, CHANNELS)
+    tile = tl.program_id(0) // chunks
     row, first = tile // (ROW // PAIRS), tile % (ROW // PAIRS) * PAIRS
     b, i = (row // ROW).to(tl.int64), (row % ROW).to(tl.int64)
     pairs = first + tl.arange(0, PAIRS)
     inside = pairs < tl.where(i < N, N, 0)
-    at = x + b * stride_xb + i * stride_xi + pairs.to(tl.int64) * stride_xk
-    mean, scale = _statistics(at, stride_xc, C, inside, g_unit, eps, PIECE, False)
-    channels = tl.program_id(0) * CHANNELS + tl.arange(0, CHANNELS)
+    channels = tl.program_id(0) % chunks * CHANNELS + tl.arange(0, CHANNELS)
+    at = y + (b * ROW + i) * ROW * C
     acc_p = tl.zeros((PAIRS, CHANNELS), tl.float32)
     acc_g = tl.zeros((PAIRS, CHANNELS), tl.float32)
     for at_column in range(0, C, PIECE):
-        y = _normalised(
-            at, at_column, stride_xc, C, inside, mean, scale, weight, bias, g_unit,
-            PIECE, False, out.dtype.element_ty,
-        )  # fmt: skip
-        acc_p = _add(acc_p, y, p, channels, at_column, COUNT, C, PIECE, WIDE)
-        acc_g = _add(acc_g, y, g, channels, at_column, COUNT, C, PIECE, WIDE)
+        rows = _rows(at, pairs, at_column, inside, C, PIECE)
+        acc_p = _add(acc_p, rows, p, channels, at_column, COUNT, C, PIECE, WIDE)
+        acc_g = _add(acc_g, rows, g, channels, at_column, COUNT, C, PIECE, WIDE)
     if SCALED:
         acc_g *= tl.load(g_unit + channels, channels < COUNT, 0.0)[None, :]
     result = acc_p * sigmoid(acc_g)
@@ -130,10 +118,12 @@ def pair_products_stock(
 ):  # fmt: skip
     """``A @ B.T`` for each of BATCHES pairs of matrices; ``A.T @ B`` if INCOMING.
 
-    ab: the A's, then the B's, of ROW x ROW, a multiple of DEPTH. Grid: (tiles, BATCHES).
+    ab: the A's, then the B's, of ROW x ROW, a multiple of DEPTH. Grid: tiles * BATCHES
+    programs.
     """
-    tile_m, tile_n = tile_of(tl.program_id(0), ROW, ROW, BLOCK, BLOCK, 8)
-    batch = tl.program_id(1).to(tl.int64)
+    tiles = tl.cdiv(ROW, BLOCK) * tl.cdiv(ROW, BLOCK)
+    tile_m, tile_n = tile_of(tl.program_id(0) % tiles, ROW, ROW, BLOCK, BLOCK, 8)
+    batch = (tl.program_id(0) // tiles).to(tl.int64)
     rows = tile_m * BLOCK + tl.arange(0, BLOCK)
     columns = tile_n * BLOCK + tl.arange(0, BLOCK)
     depth = tl.arange(0, DEPTH)
@@ -159,47 +149,72 @@ def pair_products_stock(
 
 
 @triton.jit
+def _piece(at, first, plane, H, unit, PIECE: tl.constexpr, SCALED: tl.constexpr):
+    """Some channels of the products, (pairs, channels), in fp32, and which there are."""
+    channels = first + tl.arange(0, PIECE)
+    some = (channels < H)[None, :]
+    x = tl.load(at[:, None] + channels.to(tl.int64)[None, :] * plane, some, 0.0).to(tl.float32)
+    if SCALED:  # without the scales of the weights
+        u = tl.load(unit + channels, channels < H, 0.0)
+        v = tl.load(unit + H + channels, channels < H, 0.0)
+        x *= (u * v)[None, :]
+    return x, some, channels
+
+
+@triton.jit(do_not_specialize=("B", "N"))
 def finish_stock(
-    x, product, weight_in, bias_in, weight_out, bias_out, p, g, unit, g_unit, p_unit, out,
-    B, N, ROW, C, H, stride_xb, stride_xi, stride_xk, stride_xc, eps,
+    y, products, weight, bias, p, g, unit, g_unit, p_unit, out, B, N, ROW, C, H, eps,
     PAIRS: tl.constexpr, CHANNELS: tl.constexpr, PIECE: tl.constexpr, SCALED: tl.constexpr,
     WIDE: tl.constexpr,
 ):  # fmt: skip
-    """``(z @ P.T) * sigmoid(y @ G.T)``, y the layer norm of x, z that of the product.
+    """``(z @ P.T) * sigmoid(y @ G.T)``, z the layer norm of the products.
 
-    x: (B, N, N, C); product: (H, B, ROW, ROW); p: (C, H), g: (C, C), contiguous; out:
-    (B, N, N, C), contiguous. With SCALED: unit (2, H): what the product's
-    channels are multiplied by, g_unit and p_unit: the logits and the results. Grid:
-    (C / CHANNELS, B * N * ROW / PAIRS).
+    y: (B, ROW, ROW, C); products: (H, B, ROW, ROW); p: (C, H), g: (C, C), contiguous; out:
+    (B, N, N, C), contiguous. With SCALED: unit (2, H): what the products' channels are
+    multiplied by, g_unit and p_unit: the logits and the results. Grid: B * N * ROW / PAIRS *
+    cdiv(C, CHANNELS) programs.
+
+    The norm's sums are of differences to the first channel's products, which are never more than
+    sqrt(H) standard deviations from the mean: nothing cancels.
     """
-    tile = tl.program_id(1)
+    chunks = tl.cdiv(C, CHANNELS)
+    tile = tl.program_id(0) // chunks
     row, first = tile // (ROW // PAIRS), tile % (ROW // PAIRS) * PAIRS
     b, i = (row // N).to(tl.int64), (row % N).to(tl.int64)
     pairs = first + tl.arange(0, PAIRS)
     inside = pairs < N
     plane = tl.cast(B, tl.int64) * ROW * ROW
-    channels = tl.program_id(0) * CHANNELS + tl.arange(0, CHANNELS)
-    TYPE: tl.constexpr = p.dtype.element_ty
+    channels = tl.program_id(0) % chunks * CHANNELS + tl.arange(0, CHANNELS)
 
-    at = product + (b * ROW + i) * ROW + pairs
-    mean, scale = _statistics(at, plane, H, inside, unit, eps, PIECE, SCALED)
+    at = products + (b * ROW + i) * ROW + pairs
+    total = tl.zeros((PAIRS,), tl.float32)
+    squares = tl.zeros((PAIRS,), tl.float32)
+    shift = total
+    for at_channel in range(0, H, PIECE):
+        x, some, hidden = _piece(at, at_channel, plane, H, unit, PIECE, SCALED)
+        own = tl.sum(tl.where((hidden == 0)[None, :], x, 0.0), 1)
+        shift = tl.where(at_channel == 0, own, shift)
+        x = tl.where(some, x - shift[:, None], 0.0)
+        total += tl.sum(x, 1)
+        squares += tl.sum(x * x, 1)
+    mean = total / H
+    scale = tl.math.rsqrt(tl.maximum(squares / H - mean * mean, 0.0) + eps)
+    mean += shift
+
     acc_p = tl.zeros((PAIRS, CHANNELS), tl.float32)
-    for at_column in range(0, H, PIECE):
-        z = _normalised(
-            at, at_column, plane, H, inside, mean, scale, weight_out, bias_out, unit,
-            PIECE, SCALED, TYPE,
-        )  # fmt: skip
-        acc_p = _add(acc_p, z, p, channels, at_column, C, H, PIECE, WIDE)
+    for at_channel in range(0, H, PIECE):
+        x, some, hidden = _piece(at, at_channel, plane, H, unit, PIECE, SCALED)
+        w = tl.load(weight + hidden, hidden < H, 0.0).to(tl.float32)
+        v = tl.load(bias + hidden, hidden < H, 0.0).to(tl.float32)
+        z = (x - mean[:, None]) * scale[:, None] * w[None, :] + v[None, :]
+        z = tl.where(some, z, 0.0).to(p.dtype.element_ty)
+        acc_p = _add(acc_p, z, p, channels, at_channel, C, H, PIECE, WIDE)
 
-    at = x + b * stride_xb + i * stride_xi + pairs.to(tl.int64) * stride_xk
-    mean, scale = _statistics(at, stride_xc, C, inside, unit, eps, PIECE, False)
+    at_rows = y + (b * ROW + i) * ROW * C
     acc_g = tl.zeros((PAIRS, CHANNELS), tl.float32)
     for at_column in range(0, C, PIECE):
-        y = _normalised(
-            at, at_column, stride_xc, C, inside, mean, scale, weight_in, bias_in, unit,
-            PIECE, False, TYPE,
-        )  # fmt: skip
-        acc_g = _add(acc_g, y, g, channels, at_column, C, C, PIECE, WIDE)
+        rows = _rows(at_rows, pairs, at_column, inside, C, PIECE)
+        acc_g = _add(acc_g, rows, g, channels, at_column, C, C, PIECE, WIDE)
 
     if SCALED:
         acc_g *= tl.load(g_unit + channels, channels < C, 0.0)[None, :]

@@ -1,4 +1,4 @@
-"""``triangle_multiply`` in float64, as AlphaFold 3's supplement writes it (algorithms 12, 13)."""
+"""``triangle_multiply`` in PyTorch, as AlphaFold 3's supplement writes it (algorithms 12, 13)."""
 
 from __future__ import annotations
 
