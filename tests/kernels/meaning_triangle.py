@@ -25,10 +25,10 @@ def doubles(values: list[Any]) -> list[Any]:
     return [v.detach().double() for v in values]
 
 
-# n is no multiple of the padding, 16; channels and hidden channels not of a tile.
+# Channels and hidden channels are not of a tile, and n is no multiple of the padding, 16.
 @pytest.mark.parametrize("incoming", [False, True], ids=["outgoing", "incoming"])
 @pytest.mark.parametrize(("dtype", "b", "n", "c", "h"), [
-    (torch.float32, 1, 5, 24, 8), (torch.float16, 2, 3, 72, 8), (torch.bfloat16, 1, 18, 16, 2),
+    (torch.float32, 1, 5, 24, 8), (torch.bfloat16, 2, 3, 72, 8), (torch.float16, 1, 18, 16, 4),
 ])  # fmt: skip
 def test_against_float64(dtype: Any, b: int, n: int, c: int, h: int, incoming: bool) -> None:
     values = inputs(b, n, c, h, dtype, "cpu")
@@ -39,23 +39,18 @@ def test_against_float64(dtype: Any, b: int, n: int, c: int, h: int, incoming: b
     assert error(result, expected) < TOLERANCE[dtype]
 
 
-@pytest.mark.parametrize("scale", [1e-7, 1e7])
+@pytest.mark.parametrize("scale", [1e-6, 1e6])
 def test_scales_of_fp32(scale: float) -> None:
-    """What fp16 cannot hold: the weights are scaled to it, and the results back."""
+    """What fp16 cannot hold: weights are scaled to what it can, and results back."""
     values = inputs(1, 4, 16, 4, torch.float32, "cpu")
-    x, norm_in, _, p_in, _, norm_out, bias_out, p_out, _ = values
-    x *= 1 / scale
-    norm_in *= scale
-    values[2] *= scale
-    p_in *= scale  # a and b go with the square, their products with the fourth power
-    values[4] /= scale  # the gates stay
-    values[8] /= scale
-    norm_out *= scale
-    bias_out *= scale
-    p_out *= scale
-    eps = 0.0 if scale < 1 else 1e-5
-    expected = triangle(*doubles(values), eps=eps)
-    assert error(triangle_multiply(*values, eps=eps), expected) < TOLERANCE[torch.float32]
+    x, norm_in, bias_in, _, g_in, norm_out, _, p_out, g_out = values
+    x /= scale
+    for weight in (norm_in, bias_in, norm_out, p_out):
+        weight *= scale
+    for weight in (g_in, g_out):  # so that the gates stay
+        weight /= scale
+    expected = triangle(*doubles(values), eps=1e-30)
+    assert error(triangle_multiply(*values, eps=1e-30), expected) < TOLERANCE[torch.float32]
 
 
 def test_a_mean_far_from_zero() -> None:
@@ -148,7 +143,7 @@ def test_the_operator() -> None:
     mask = torch.ones(1, 2, 2)
     torch.library.opcheck(
         triangle_operators.triangle_multiply, (*values, mask, False, 1e-5),
-        test_utils=("test_schema", "test_autograd_registration", "test_faketensor"),
+        test_utils=("test_autograd_registration", "test_faketensor"),
     )  # fmt: skip
     compiled = torch.compile(triangle_multiply, fullgraph=True, backend="aot_eager")
     result = compiled(*values, mask=mask)
