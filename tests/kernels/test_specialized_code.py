@@ -64,7 +64,7 @@ def product(config: Config, dtype: str = "fp16", *, columns: str = "", out: str 
             A_BY_COLUMN="a" in columns, B_BY_COLUMN="b" in columns, A_BATCHED="a" in batched,
             B_BATCHED="b" in batched, C_DESCRIBED=described,
             PINGPONG=config.schedule == "pingpong", CLUSTER_M=cluster_m, CLUSTER_N=cluster_n,
-            STREAM_K=config.stream_k, **{**arguments, **given},
+            STREAM_K=config.stream_k, LATE=config.late_store, **{**arguments, **given},
         )  # fmt: skip
 
 
@@ -118,11 +118,26 @@ def test_clusters(cluster: tuple[int, int], copies: int) -> None:
     # A part of A is one instruction, B one for each 128 bytes of its rows; all shares are there.
     assert ptx.count("complete_tx::bytes.multicast::cluster") == copies
     # Each consumer tells the programs that copy to it: after each step, and after the last.
-    arrivals = ptx.count("mbarrier.arrive.release.cluster")
-    assert arrivals == 2 * 2 * (cluster[0] + cluster[1] - 1)
+    # The consumer's warps meet before, once.
+    arrivals = " mbarrier.arrive.shared::cluster" * (cluster[0] + cluster[1] - 1)
+    found = " ".join(instructions(ptx, r"bar\.sync|mbarrier\.arrive\.shared::cluster"))
+    assert found.count("bar.sync" + arrivals) == 2 * 2
+    assert found.count("shared::cluster") == 2 * 2 * (cluster[0] + cluster[1] - 1)
     # Warps of tasks come to the cluster's meeting when they have given up their registers.
     head = ptx[: ptx.index("@%task barrier.cluster.arrive")].rpartition("$L__BB")[2]
     assert "setmaxnreg.dec" in head
+
+
+def test_tiles_that_are_stored_late() -> None:
+    """A part of the tile before is stored while a product is in flight."""
+    ptx = product(replace(SHARED, subtiles=4, late_store=True)).asm["ptx"]
+    # Four parts, of each consumer: in its loop, and of the last tile after it.
+    assert ptx.count("cp.async.bulk.tensor.2d.global") == 2 * 2 * 4
+    loop = ptx[ptx.index("wgmma.mma_async") :]
+    order = instructions(loop, r"wgmma\.mma_async|wgmma\.wait_group\S* *\d|tensor\.2d\.global")
+    one_step = ["wgmma.mma_async"] * 4 + ["wgmma.wait_group.sync.aligned 1"]
+    assert order[:5] == one_step
+    assert order[5:9] == ["tensor.2d.global"] * 4
 
 
 def test_tiles_that_are_cut_along_k() -> None:

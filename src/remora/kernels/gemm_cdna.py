@@ -138,3 +138,50 @@ def gemm_staged(
     store(
         c_ptr, values, batch, row, column, M, N, stride_cb, stride_cm, stride_cn, INDEX,
     )  # fmt: skip
+
+
+@triton.jit
+def multiply_staged(
+    a_at, b_at, a_buffers, b_buffers, K, stride_ak, stride_bk, BUFFERS: tl.constexpr,
+    ACC: tl.constexpr, INDEX: tl.constexpr,
+):  # fmt: skip
+    """The sum over K of one tile.
+
+    a_at (BLOCK_M, BLOCK_K), b_at (BLOCK_K, BLOCK_N): pointers to the first elements.
+    a_buffers, b_buffers: BUFFERS of each, at least 1. INDEX: type of indices.
+    """
+    BLOCK_M: tl.constexpr = a_at.shape[0]
+    BLOCK_K: tl.constexpr = a_at.shape[1]
+    BLOCK_N: tl.constexpr = b_at.shape[1]
+    depth = tl.arange(0, BLOCK_K)
+    for stage in tl.static_range(BUFFERS):
+        left = K - stage * BLOCK_K
+        a = tl.load(a_at, mask=depth[None, :] < left, other=0.0)
+        b = tl.load(b_at, mask=depth[:, None] < left, other=0.0)
+        tlx.local_store(tlx.local_view(a_buffers, stage), a)
+        tlx.local_store(tlx.local_view(b_buffers, stage), b)
+        a_at += tl.cast(BLOCK_K, INDEX) * stride_ak
+        b_at += tl.cast(BLOCK_K, INDEX) * stride_bk
+
+    acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=ACC)
+    steps = tl.cdiv(K, BLOCK_K)
+    for step in tl.range(BUFFERS, steps, num_stages=0):
+        left = K - step * BLOCK_K
+        a_next = tl.load(a_at, mask=depth[None, :] < left, other=0.0)
+        b_next = tl.load(b_at, mask=depth[:, None] < left, other=0.0)
+        a_buffer = tlx.local_view(a_buffers, step % BUFFERS)
+        b_buffer = tlx.local_view(b_buffers, step % BUFFERS)
+        a, b = tlx.local_load(a_buffer), tlx.local_load(b_buffer)
+        acc = tl.dot(a, b, acc, out_dtype=ACC)
+        tlx.local_store(a_buffer, a_next)
+        tlx.local_store(b_buffer, b_next)
+        a_at += tl.cast(BLOCK_K, INDEX) * stride_ak
+        b_at += tl.cast(BLOCK_K, INDEX) * stride_bk
+    # The buffers hold the last tiles; one past the end of K is zero.
+    for stage in tl.static_range(BUFFERS):
+        last = tl.maximum(steps - BUFFERS, 0) + stage
+        a_buffer = tlx.local_view(a_buffers, last % BUFFERS)
+        b_buffer = tlx.local_view(b_buffers, last % BUFFERS)
+        a, b = tlx.local_load(a_buffer), tlx.local_load(b_buffer)
+        acc = tl.dot(a, b, acc, out_dtype=ACC)
+    return acc

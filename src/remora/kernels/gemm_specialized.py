@@ -14,7 +14,7 @@ import triton.language as tl
 import remora.tlx as tlx
 from remora.kernels.epilogue import finished, store
 from remora.kernels.stream_k import add_partials, give_partial, items_of, work_item
-from remora.kernels.tiles import tile_of
+from remora.kernels.tiles import columns_of, tile_of
 
 # The hardware's named barriers that say whose turn the matrix units are, one for each
 # consumer; Triton's own begin at 0.
@@ -53,8 +53,7 @@ def gemm_specialized(
     fp32, BLOCK_M * BLOCK_N for each program; flags: int32, 2 for each program, 0, and
     0 again afterwards.
 
-    LATE, with C_DESCRIBED and without STREAM_K, where there are SUBTILES steps of K at least:
-    a tile is stored during the first products of the next one.
+    LATE, with C_DESCRIBED: a tile is stored during the first products of the next one.
     """
     PARTS: tl.constexpr = 1 if PINGPONG else 2
     ROWS: tl.constexpr = BLOCK_M // PARTS
@@ -266,7 +265,7 @@ def _multiply(
             _release(empty[before], rank_m, rank_n, CLUSTER_M, CLUSTER_N)
         if LATE:
             if k < SUBTILES:
-                parts = _columns(held, SUBTILES)
+                parts = columns_of(held, SUBTILES)
                 for i in tl.static_range(SUBTILES):
                     if k == i:
                         column = held_column + i * (BLOCK_N // SUBTILES)
@@ -275,6 +274,13 @@ def _multiply(
         step += 1
     acc = tlx.async_dot_wait(0, acc)
     _release(empty[before], rank_m, rank_n, CLUSTER_M, CLUSTER_N)
+    if LATE:
+        if steps < SUBTILES:
+            parts = columns_of(held, SUBTILES)
+            for i in tl.static_range(1, SUBTILES):
+                if steps <= i:
+                    column = held_column + i * (BLOCK_N // SUBTILES)
+                    _hand_over(c, c_buffer, parts[i], held_batch, held_row, column)
     return acc, step
 
 
@@ -322,31 +328,28 @@ def _consume(
         if PINGPONG:
             tlx.named_barrier_arrive(_TURN + 1 - ME, 256)
             step += steps  # the other's tile
+        if STREAM_K:
+            if last < steps:
+                give_partial(acc, partials, flags, tl.program_id(0), ME)
+            else:
+                acc = add_partials(
+                    acc, partials, flags, tile, first, cluster, clusters, rank,
+                    tiles, split_tiles, steps, ME, CLUSTER_M * CLUSTER_N,
+                )  # fmt: skip
         if LATE:
             held = finished(
                 acc, batch, row, column, M, N, scale_a, scale_b, args, EPILOGUE, INDEX
             ).to(tlx.dtype_of(c))
-            held_batch, held_row, held_column = batch, row, column
+            held_batch, held_column = batch, column
+            held_row = tl.where(last < steps, M, row)  # what was given away is not stored
         else:
-            if STREAM_K:
-                if last < steps:
-                    give_partial(acc, partials, flags, tl.program_id(0), ME)
-                else:
-                    acc = add_partials(
-                        acc, partials, flags, tile, first, cluster, clusters, rank,
-                        tiles, split_tiles, steps, ME, CLUSTER_M * CLUSTER_N,
-                    )  # fmt: skip
-                    _put(
-                        acc, c, c_buffers[ME], batch, row, column, M, N, stride_cb, stride_cm,
-                        stride_cn, scale_a, scale_b, args, SUBTILES, C_DESCRIBED, EPILOGUE, INDEX,
-                    )  # fmt: skip
-            else:
+            if last == steps:
                 _put(
                     acc, c, c_buffers[ME], batch, row, column, M, N, stride_cb, stride_cm,
                     stride_cn, scale_a, scale_b, args, SUBTILES, C_DESCRIBED, EPILOGUE, INDEX,
                 )  # fmt: skip
     if LATE:
-        parts = _columns(held, SUBTILES)
+        parts = columns_of(held, SUBTILES)
         for part in tl.static_range(SUBTILES):
             column = held_column + part * (BLOCK_N // SUBTILES)
             _hand_over(c, c_buffers[ME], parts[part], held_batch, held_row, column)
@@ -362,7 +365,7 @@ def _put(
 ):  # fmt: skip
     """Finish and store a tile, in SUBTILES parts."""
     COLUMNS: tl.constexpr = acc.shape[1] // SUBTILES
-    parts = _columns(acc, SUBTILES)
+    parts = columns_of(acc, SUBTILES)
     for part in tl.static_range(SUBTILES):
         at = column + part * COLUMNS
         values = finished(
@@ -372,30 +375,6 @@ def _put(
             _hand_over(c, buffer, values, batch, row, at)
         else:
             store(c, values, batch, row, at, M, N, stride_cb, stride_cm, stride_cn, INDEX)
-
-
-@triton.jit
-def _columns(acc, PARTS: tl.constexpr):
-    """The columns in 1, 2 or 4 parts; no value leaves its thread."""
-    parts = (acc,)
-    for _ in tl.static_range((PARTS > 1) + (PARTS > 2)):
-        parts = _all_halves(parts)
-    return parts
-
-
-@triton.jit
-def _all_halves(parts):
-    halves = _halves(parts[0])
-    if len(parts) == 2:
-        halves = halves + _halves(parts[1])
-    return halves
-
-
-@triton.jit
-def _halves(acc):
-    ROWS: tl.constexpr = acc.shape[0]
-    COLUMNS: tl.constexpr = acc.shape[1] // 2
-    return tl.split(tl.permute(tl.reshape(acc, (ROWS, 2, COLUMNS)), (0, 2, 1)))
 
 
 @triton.jit

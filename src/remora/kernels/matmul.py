@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-import math
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 import triton
 from triton.runtime.errors import OutOfResources
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from remora.errors import KernelArgumentError
+from remora.kernels import tuning
+from remora.kernels.config import Config
 from remora.kernels.gemm_blackwell import gemm_blackwell, launch_blackwell
 from remora.kernels.gemm_cdna import gemm_direct, gemm_staged
 from remora.kernels.gemm_hopper import gemm_pipelined
@@ -19,68 +20,6 @@ from remora.kernels.gemm_specialized import gemm_specialized
 from remora.kernels.operands import Product, product_of, scale_of
 
 _WHERE = "remora.kernels.matmul"
-
-
-@dataclass(frozen=True)
-class Config:
-    """How a product is cut and launched.
-
-    block_m, block_n, block_k: a tile, in elements. group_m: rows of tiles worked
-    on together. stages: of the pipeline. num_warps: of a program. schedule:
-    ``"pipelined"``: all warps copy and multiply; ``"cooperative"`` or ``"pingpong"``:
-    warps have tasks of their own (Hopper), and the result is stored in subtiles: 1, 2
-    or 4. Of these schedules alone: cluster: tiles along M and N whose programs share
-    operands, their product at most 8. stream_k, of ``"cooperative"``: tiles are cut along
-    K where they are no multiple of the programs. programs: at most as many are launched;
-    0: as the device has multiprocessors. late_store: a tile is stored during the first
-    products of the next one, where the copy engine stores it. ``"blackwell"``: tasks with
-    sums in tensor memory; a cluster of (2, 1) is two CTAs that share their tiles.
-    """
-
-    block_m: int
-    block_n: int
-    block_k: int
-    group_m: int
-    stages: int
-    num_warps: int
-    schedule: str = "pipelined"
-    subtiles: int = 1
-    cluster: tuple[int, int] = (1, 1)
-    stream_k: bool = False
-    programs: int = 0
-    late_store: bool = False
-
-    def __post_init__(self) -> None:
-        problem = None
-        if self.schedule == "blackwell":
-            if self.cluster not in ((1, 1), (2, 1)) or self.stream_k or self.subtiles % 2:
-                problem = "the schedule for Blackwell takes clusters of 1 or 2, even subtiles"
-        elif self.schedule not in ("pipelined", "cooperative", "pingpong"):
-            problem = f"there is no schedule {self.schedule!r}"
-        elif self.schedule != "pipelined" and self.subtiles not in (1, 2, 4):
-            problem = f"subtiles is {self.subtiles}: 1, 2 or 4"
-        elif any(n not in (1, 2, 4, 8) for n in self.cluster) or math.prod(self.cluster) > 8:
-            problem = f"cluster is {self.cluster}: powers of two with a product of at most 8"
-        elif self.schedule == "pipelined" and (self.cluster != (1, 1) or self.stream_k):
-            problem = "clusters and stream_k need warps with tasks of their own"
-        elif self.schedule == "pingpong" and self.stream_k:
-            problem = "stream_k needs consumers that share a tile"
-        elif self.stream_k and self.late_store:
-            problem = "late_store needs whole tiles: no stream_k"
-        if problem:
-            raise KernelArgumentError(
-                problem, where=_WHERE, hint='schedule="cooperative" takes all of them'
-            )
-
-    def arguments(self) -> dict[str, int]:
-        """The kernel's constants."""
-        return {
-            "BLOCK_M": self.block_m,
-            "BLOCK_N": self.block_n,
-            "BLOCK_K": self.block_k,
-            "GROUP_M": self.group_m,
-            "STAGES": self.stages,
-        }
 
 
 def hopper_config(m: int, n: int, k: int, element_bytes: int) -> Config:
@@ -127,9 +66,16 @@ def cdna_config(m: int, n: int, k: int, element_bytes: int, arch: str) -> Config
     return Config(128, 128, depth * 2, 8, stages, 4)
 
 
+def cdna_kernel(config: Config, arch: str) -> Any:
+    """The kernel for CDNA: copies go straight to shared memory where the target has them."""
+    direct = arch == "gfx950" and config.stages >= 3  # what its pipeline needs
+    return gemm_direct if direct else gemm_staged
+
+
 def matmul(
     a: Any, b: Any, *, scale_a: Any = None, scale_b: Any = None, epilogue: Any = None,
-    epilogue_args: tuple[Any, ...] = (), out_dtype: Any = None, config: Config | None = None,
+    epilogue_args: tuple[Any, ...] = (), out_dtype: Any = None,
+    config: Config | Literal["auto"] | None = None,
 ) -> Any:  # fmt: skip
     """``a @ b`` with a TLX kernel.
 
@@ -158,7 +104,8 @@ def matmul(
         epilogue_args: tensors, numbers, ``tl.constexpr``: what it is called with.
         out_dtype: of the result; a's by default, fp16 for fp8, int32 for int8 (fp16 with
             scales).
-        config: how to cut it; chosen from the shape by default.
+        config: how to cut it; by default what ``tuning.choose`` says. ``"auto"``: what is
+            fastest, which on Hopper is measured the first time and kept for later processes.
 
     Returns:
         (M, N) or (batch, M, N), sums in fp32 (int32 for int8), rounded to ``out_dtype``.
@@ -182,15 +129,8 @@ def matmul(
     )  # fmt: skip
     on_gpu = a.device.type == "cuda"
     with torch.cuda.device(a.device) if on_gpu else contextlib.nullcontext():
-        kernel, chosen = _choose(product, extra)
-        config = config or chosen
-        if config.schedule == "blackwell":
-            launch_blackwell(product, config, extra == _Extra(None, None, None, ()))
-        elif config.schedule == "pipelined":
-            _pipelined(kernel, product, config, extra)
-        else:
-            _check_described(product)
-            _specialized(product, config, extra)
+        kernel, config = _choose(product, extra, config)
+        _run(kernel, product, config, extra)
     return product.result
 
 
@@ -210,9 +150,34 @@ class _Extra:
             "EPILOGUE": self.epilogue,
         }  # fmt: skip
 
+    @property
+    def name(self) -> str:
+        """What tells it from others in measurements that are kept; empty where nothing is done."""
+        scales = [f"{n}:{s[1:]}" for n, s in (("a", self.scale_a), ("b", self.scale_b)) if s]
+        if self.epilogue is None:
+            return " ".join(scales)
+        kinds = [str(getattr(x, "dtype", type(x).__name__)) for x in self.args]
+        return " ".join([*scales, self.epilogue.cache_key, *kinds])
+
+
+def _run(kernel: Any, product: Product, config: Config, extra: _Extra) -> None:
+    """Launch the kernel that a configuration asks for; ``kernel`` is the pipelined one."""
+    if config.schedule == "blackwell":
+        launch_blackwell(product, config, extra == _Extra(None, None, None, ()))
+    elif config.schedule == "pipelined":
+        _pipelined(kernel, product, config, extra)
+    else:
+        _check_described(product)
+        _specialized(product, config, extra)
+
+
+def _ceil(extent: int, part: int) -> int:
+    """How many parts there are: triton.cdiv takes 10 us."""
+    return -(-extent // part)
+
 
 def _pipelined(kernel: Any, product: Product, config: Config, extra: _Extra) -> None:
-    tiles = triton.cdiv(product.m, config.block_m) * triton.cdiv(product.n, config.block_n)
+    tiles = _ceil(product.m, config.block_m) * _ceil(product.n, config.block_n)
     kernel[(tiles * product.batches,)](
         product.a.tensor, product.b.tensor, product.c, product.m, product.n, product.k,
         *product.a.strides(), *product.b.strides(), *product.c_strides(), **extra.arguments(),
@@ -278,12 +243,11 @@ def _launch(product: Product, config: Config, extra: _Extra) -> None:
         c_block = [1, *c_block]
     size = cluster_m * cluster_n
     tiles = product.batches * (
-        triton.cdiv(product.m, config.block_m * cluster_m)
-        * triton.cdiv(product.n, config.block_n * cluster_n)
+        _ceil(product.m, config.block_m * cluster_m) * _ceil(product.n, config.block_n * cluster_n)
     )
     programs = torch.cuda.get_device_properties(c.device).multi_processor_count
     clusters = max(min(programs, config.programs or programs) // size, 1)
-    steps = triton.cdiv(product.k, config.block_k)
+    steps = _ceil(product.k, config.block_k)
     split_tiles = 0
     if config.stream_k and tiles % clusters:
         clusters = min(clusters, tiles * steps)
@@ -338,10 +302,16 @@ def can_be_specialized(product: Product) -> bool:
     return True
 
 
-def _choose(product: Product, extra: _Extra) -> tuple[Any, Config]:
+def _choose(product: Product, extra: _Extra, config: Config | str | None) -> tuple[Any, Config]:
     """The kernel for the device that the operands are on, and its configuration."""
+    given = config if isinstance(config, Config) else None
+    if given is None and config not in (None, "auto"):
+        raise KernelArgumentError(
+            f"config is {config!r}",
+            where=_WHERE,
+            hint="give a Config, 'auto' to measure, or None to have one chosen",
+        )
     size = product.a.tensor.element_size()
-    m, n, k = product.m, product.n, product.k
     if product.c.device.type == "cpu":
         if not triton.knobs.runtime.interpret:
             raise KernelArgumentError(
@@ -350,22 +320,36 @@ def _choose(product: Product, extra: _Extra) -> tuple[Any, Config]:
                 hint="move them to the GPU, or set TRITON_INTERPRET=1 before triton is imported "
                 "to run with the reference meaning",
             )
-        return gemm_pipelined, Config(64, 64, 128 // size, 4, 3, 4)
+        return gemm_pipelined, given or Config(64, 64, 128 // size, 4, 3, 4)
     target = triton.runtime.driver.active.get_current_target()
     if target.backend == "cuda" and target.arch == 90:
-        config = hopper_config(m, n, k, size)
-        if config.block_m == 128 and n > 128 and can_be_specialized(product):
-            config = specialized_config(size, product.c.element_size())
-            if extra.epilogue is not None:
-                config = replace(config, subtiles=4)
-        return gemm_pipelined, config
+        return gemm_pipelined, given or _for_hopper(product, extra, measured=config == "auto")
     if target.backend == "cuda" and target.arch in (100, 103):
-        return gemm_blackwell, blackwell_config(m, size, product.c.element_size())
+        return gemm_blackwell, given or blackwell_config(product.m, size, product.c.element_size())
     if target.backend == "hip" and target.arch in ("gfx942", "gfx950"):
-        kernel = gemm_staged if target.arch == "gfx942" else gemm_direct
-        return kernel, cdna_config(m, n, k, size, target.arch)
+        m, n, k = product.m, product.n, product.k
+        chosen = given or cdna_config(m, n, k, size, target.arch)
+        return cdna_kernel(chosen, target.arch), chosen
     raise KernelArgumentError(
         f"there is no kernel for {target.backend}:{target.arch}",
         where=_WHERE,
         hint="Hopper (cuda:90), Blackwell (cuda:100), CDNA 3 (hip:gfx942) or CDNA 4 (hip:gfx950)",
     )
+
+
+def _for_hopper(product: Product, extra: _Extra, *, measured: bool) -> Config:
+    """The configuration that is chosen, or measured."""
+    import torch
+
+    problem = tuning.problem_of(product, can_be_specialized(product), extra.name)
+    device = tuning.this_device(product.c.device.index)
+    # While a CUDA graph is captured nothing can be measured.
+    if not measured or torch.cuda.is_current_stream_capturing():
+        return tuning.choose(problem, device)
+
+    def run(config: Config) -> None:
+        with torch.cuda.device(product.c.device):  # in other threads too
+            other = replace(product, c=torch.empty_like(product.c))
+            _run(gemm_pipelined, other, config, extra)
+
+    return tuning.tune(problem, device, run, tuning.gpu_timer)

@@ -831,14 +831,18 @@ class TlxAnalysis:
         pipeline but stores of descriptors are left to it: a mark would have
         each of those stores wait for the one before.
         """
+        pipelined: dict[Operation, bool] = {}  # each loop is looked through once
         for op in self.lowering.ops:
             parent = op.op.parent_op()
             counts = op.name in _ASYNCHRONOUS
             while parent is not None:
-                said = "tt.num_stages" in parent.attributes
-                stays_away = op.name in _BY_HAND or self._is_pipelined(parent)
-                if op_name(parent) == "scf.for" and (counts or not said) and stays_away:
-                    parent.attributes["tt.num_stages"] = i32(0)
+                if op_name(parent) == "scf.for":
+                    if parent not in pipelined:
+                        pipelined[parent] = self._is_pipelined(parent)
+                    said = "tt.num_stages" in parent.attributes
+                    stays_away = op.name in _BY_HAND or pipelined[parent]
+                    if (counts or not said) and stays_away:
+                        parent.attributes["tt.num_stages"] = i32(0)
                 parent = parent.parent_op()
 
     def _is_pipelined(self, loop: Operation) -> bool:
