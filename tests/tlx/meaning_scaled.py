@@ -9,7 +9,7 @@ import pytest
 import torch
 import triton
 import triton.language as tl
-from tlx.scaled_kernels import numbers, ordered, quantized, scaled
+from tlx.scaled_kernels import numbers, ordered, quantized, scaled, turned
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 import remora.tlx as tlx
@@ -93,3 +93,20 @@ def test_scales_past_k_do_not_count() -> None:
         c, 64, "e4m3", 128, 128, 64, 32, True, tl.uint8,
     )  # fmt: skip
     np.testing.assert_allclose(c.numpy(), (a.double() @ b.double().T).numpy(), rtol=1e-4, atol=1e-3)
+
+
+def test_scales_of_a_shape_whose_bytes_lie_alike() -> None:
+    a, b = operand(128, 256, "e4m3"), operand(128, 256, "e4m3")
+    scales = [torch.randint(120, 134, (128, 8), dtype=torch.uint8) for _ in range(2)]
+    c = torch.zeros(128, 128)
+    turned[(1,)](
+        TensorDescriptor.from_tensor(a, [128, 256]),
+        TensorDescriptor.from_tensor(b.T.contiguous(), [256, 128]),
+        *(TensorDescriptor.from_tensor(ordered(x), [1, 1, 2, 2, 256]) for x in scales),
+        c,
+    )  # fmt: skip
+    x, y = (
+        m.double() * torch.exp2(s.double() - 127).repeat_interleave(32, 1)
+        for m, s in zip((a, b), scales, strict=True)
+    )
+    np.testing.assert_allclose(c.numpy(), (x @ y.T).numpy(), rtol=1e-4, atol=1e-2)

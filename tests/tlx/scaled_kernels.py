@@ -66,6 +66,35 @@ def scaled(
 
 
 @triton.jit
+def turned(x_desc, y_desc, x_scale_desc, y_scale_desc, c_ptr):
+    """c (128, 128), K 256: y's scales are (K, 4) in tensor memory, whose bytes lie as (128, 8).
+
+    x_desc (128, 256), y_desc (256, 128), both e4m3; scales (1, 1, 2, 2, 256).
+    """
+    x = tlx.local_alloc((128, 256), tl.float8e4nv, 1)
+    y = tlx.local_alloc((256, 128), tl.float8e4nv, 1)
+    x_scale = tlx.local_alloc((1, 1, 2, 2, 256), tl.uint8, 1)
+    y_scale = tlx.local_alloc((1, 1, 2, 2, 256), tl.uint8, 1)
+    x_copied = tlx.local_alloc((128, 8), tl.uint8, 1, tlx.storage_kind.tmem)
+    y_copied = tlx.local_alloc((256, 4), tl.uint8, 1, tlx.storage_kind.tmem)
+    acc = tlx.local_alloc((128, 128), tl.float32, 1, tlx.storage_kind.tmem)
+    full = tlx.alloc_barriers(1)  # stands for its one barrier
+    tlx.barrier_expect_bytes(full, 2 * 128 * 256 + 2 * 1024)
+    tlx.async_descriptor_load(x_desc, x[0], [0, 0], full)
+    tlx.async_descriptor_load(y_desc, y[0], [0, 0], full)
+    tlx.async_descriptor_load(x_scale_desc, x_scale[0], [0, 0, 0, 0, 0], full)
+    tlx.async_descriptor_load(y_scale_desc, y_scale[0], [0, 0, 0, 0, 0], full[0])
+    tlx.barrier_wait(full, 0)
+    tlx.tmem_copy(x_scale[0], x_copied[0])
+    tlx.tmem_copy(y_scale[0], y_copied[0])
+    tlx.async_dot_scaled(
+        x[0], y[0], acc[0], x_copied[0], "e4m3", y_copied[0], "e4m3", use_acc=False
+    )
+    at = tl.arange(0, 128)[:, None] * 128 + tl.arange(0, 128)[None, :]
+    tl.store(c_ptr + at, tlx.local_load(acc[0]))
+
+
+@triton.jit
 def quantized(
     x_ptr, y_ptr, c_ptr, bytes_ptr, scales_ptr, DTYPE: tl.constexpr, WHERE: tl.constexpr,
     STORED: tl.constexpr,

@@ -8,7 +8,7 @@ import pytest
 import triton
 import triton.language as tl
 from tlx.building import build, instructions, line_of
-from tlx.scaled_kernels import quantized, scaled
+from tlx.scaled_kernels import quantized, scaled, turned
 from tlx.test_refused import refused
 
 import remora.tlx as tlx
@@ -52,6 +52,19 @@ def test_products(
     copies = instructions(text, r"tcgen05\.cp\.cta_group::1\.warpx4\.32x128b")
     assert len(copies) == blocks * (1 + -(-n // 128))
     assert text.index("tcgen05.cp") < text.index("tcgen05.mma.")
+
+
+def test_scales_of_a_shape_whose_bytes_lie_alike() -> None:
+    tiles = {"x_desc": "[128,256]", "y_desc": "[256,128]"}
+    kernel = build(
+        turned, "cuda:100", c_ptr="*fp32",
+        **{name: f"tensordesc<fp8e4nv{shape}>" for name, shape in tiles.items()},
+        **dict.fromkeys(("x_scale_desc", "y_scale_desc"), "tensordesc<u8[1,1,2,2,256]>"),
+    )  # fmt: skip
+    text = kernel.asm["ptx"]
+    assert len(instructions(text, r"tcgen05\.mma\.cta_group::1\.kind::mxf8f6f4")) == 8
+    assert len(instructions(text, r"tcgen05\.cp\.cta_group::1\.warpx4")) == 4
+    assert len(instructions(text, r"mbarrier\.init")) == 2  # and the product's own
 
 
 @pytest.mark.parametrize(

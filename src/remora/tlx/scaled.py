@@ -192,11 +192,11 @@ def _block(call: Call, name: str, scale: Any, rows: int, k: int, format_: str) -
         )
     allowed = (16, 32) if format_ == "e2m1" else (32,)
     sizes = {block: _size(rows, k, block) for block in allowed}
-    given = whole_rows(kind.shape) if kind.in_tensor_memory else int(np.prod(kind.shape))
     fits = [
         block
         for block, size in sizes.items()
-        if given == (size if kind.in_tensor_memory else size[0] * size[1])
+        if int(np.prod(kind.shape)) == size[0] * size[1]
+        and (not kind.in_tensor_memory or _same_order(whole_rows(kind.shape), size))
         and not (nvfp4 and block != 16)
     ]
     if not fits:
@@ -214,6 +214,11 @@ def _block(call: Call, name: str, scale: Any, rows: int, k: int, format_: str) -
 def _size(rows: int, k: int, block: int) -> tuple[int, int]:
     """Rows and blocks of scales as the unit reads them: 128 rows by 4 at a time."""
     return max(rows, _ROWS), -(-k // (_SCALES * block)) * _SCALES
+
+
+def _same_order(one: tuple[int, int], other: tuple[int, int]) -> bool:
+    """Whether scales of two shapes lie in tensor memory alike: one after the other, or the same."""
+    return one == other or all(_ROWS in size[:1] or _SCALES in size[1:] for size in (one, other))
 
 
 @op("tlx.tensor_dot_scaled", lowered_in=LOWERED_IN)
@@ -257,7 +262,15 @@ def _scales(scales: Array, shape: tuple[int, ...], block: int) -> Array:
     """(rows, blocks) in fp32."""
     size = _size(shape[0], shape[1], block)
     raw = scales.view(np.uint8)
-    raw = raw.reshape(size) if raw.ndim == 2 else unpacked(raw, size)
+    if raw.ndim == 2:
+        whole = whole_rows(raw.shape)
+        raw = raw.reshape(whole)
+        if whole != size:
+            blocks = raw.reshape(-1, _ROWS, whole[1] // _SCALES, _SCALES).swapaxes(1, 2)
+            raw = blocks.reshape(-1, size[1] // _SCALES, _ROWS, _SCALES).swapaxes(1, 2)
+            raw = raw.reshape(size)
+    else:
+        raw = unpacked(raw, size)
     kind = ml_dtypes.float8_e4m3fn if block == 16 else ml_dtypes.float8_e8m0fnu
     count = shape[1] // block
     return np.ascontiguousarray(raw[: shape[0], :count]).view(kind).astype(np.float32)

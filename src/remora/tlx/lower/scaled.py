@@ -19,7 +19,6 @@ from remora.tlx.lower.shared import segments
 from remora.tlx.lower.tcgen05 import flags, ordered_scales
 from remora.tlx.lower.tensor_layouts import TensorMatrix, TensorScales
 from remora.tlx.scaled import FORMATS, tensor_dot_scaled
-from remora.tlx.tcgen05 import whole_rows
 from remora.tlx_plugin import BLACKWELL
 
 
@@ -82,14 +81,15 @@ def _scales(
     The unit works in order: the copy is there for the product, and does not hurt the last one.
     """
     kind: MemDesc = lowering.analysis.described(value)
+    count = math.prod(kind.shape)
+    rows = max(rows, 128)
     element = attribute("f8E4M3FN" if op.attributes["block"] == 16 else "i8")
     if not kind.in_tensor_memory:
-        rows = max(rows, 128)
-        kind = MemDesc((rows, math.prod(kind.shape) // rows), kind.element, TensorScales())
+        kind = MemDesc((rows, count // rows), kind.element, TensorScales())
         place = builder.value("ttng.tmem_alloc", [], kind.type)
         builder.op("ttng.tmem_copy", [ordered_scales(builder, value, kind), place])
         value = place
-    read = replace(kind, shape=whole_rows(kind.shape), element=element)
+    read = replace(kind, shape=(rows, count // rows), element=element)
     if read == kind:
         return value
     return builder.value("ttg.memdesc_reinterpret", [value], read.type)
