@@ -93,6 +93,12 @@ def barriers(call: Call, given: Any) -> list[Any]:
 
 def require_pair(call: Call) -> None:
     """Refuse what needs a pair of CTAs where there is no cluster."""
+    if call.interpreted:
+        call.fail(
+            UnsupportedByTarget,
+            "under the reference meaning CTAs run one after the other, two_ctas takes two at once",
+            hint="leave two_ctas out there, or run it on a GPU",
+        )
     size = cluster_in_force()
     if size[0] % 2:
         call.fail(
