@@ -66,18 +66,19 @@ def pointers(dtype: str) -> dict[str, Any]:
 
 
 def product(target: str, dtype: str, form: str) -> tuple[Any, dict[str, Any], Any]:
-    from remora.kernels.gemm_cdna import gemm_staged
-    from remora.kernels.matmul import cdna_config
+    from remora.kernels.matmul import cdna_config, cdna_kernel
     from remora.kernels.offline import plain_arguments
 
     accumulator, size = DTYPES[dtype]
-    config = cdna_config(8192, 8192, 8192, size, target.partition(":")[2])
+    arch = target.partition(":")[2]
+    config = cdna_config(8192, 8192, 8192, size, arch)
+    kernel = cdna_kernel(config, arch)
     given = {
-        **plain_arguments(gemm_staged), **config.arguments(), **pointers(dtype),
+        **plain_arguments(kernel), **config.arguments(), **pointers(dtype),
         "ACC": accumulator, "stride_ak": 1, "stride_cn": 1,
         "stride_bn" if form == "B by rows" else "stride_bk": 1,
     }  # fmt: skip
-    return gemm_staged, given, config
+    return kernel, given, config
 
 
 def grouped(target: str, dtype: str, form: str) -> tuple[Any, dict[str, Any], Any]:
