@@ -64,7 +64,8 @@ def product(config: Config, dtype: str = "fp16", *, columns: str = "", out: str 
             A_BY_COLUMN="a" in columns, B_BY_COLUMN="b" in columns, A_BATCHED="a" in batched,
             B_BATCHED="b" in batched, C_DESCRIBED=described,
             PINGPONG=config.schedule == "pingpong", CLUSTER_M=cluster_m, CLUSTER_N=cluster_n,
-            STREAM_K=config.stream_k, LATE=config.late_store, **{**arguments, **given},
+            STREAM_K=config.stream_k, LATE=config.late_store, KEEP=config.keep,
+            **{**arguments, **given},
         )  # fmt: skip
 
 
@@ -128,16 +129,21 @@ def test_clusters(cluster: tuple[int, int], copies: int) -> None:
     assert "setmaxnreg.dec" in head
 
 
+def test_what_the_cache_is_to_keep() -> None:
+    ptx = product(replace(SHARED, keep="a")).asm["ptx"]
+    assert ptx.count("createpolicy.fractional.L2::evict_last") == 2 * ptx.count("multicast") // 4
+    copies = instructions(ptx, r"cp\.async\.bulk\.tensor\.2d\.shared\S+")
+    assert copies
+    assert all("L2::cache_hint" in copy for copy in copies)
+
+
 def test_tiles_that_are_stored_late() -> None:
     """A part of the tile before is stored while a product is in flight."""
     ptx = product(replace(SHARED, subtiles=4, late_store=True)).asm["ptx"]
-    # Four parts, of each consumer: in its loop, and of the last tile after it.
-    assert ptx.count("cp.async.bulk.tensor.2d.global") == 2 * 2 * 4
-    loop = ptx[ptx.index("wgmma.mma_async") :]
-    order = instructions(loop, r"wgmma\.mma_async|wgmma\.wait_group\S* *\d|tensor\.2d\.global")
-    one_step = ["wgmma.mma_async"] * 4 + ["wgmma.wait_group.sync.aligned 1"]
-    assert order[:5] == one_step
-    assert order[5:9] == ["tensor.2d.global"] * 4
+    # Of each consumer, in four parts: in its loop, where that is too short, and the last tile.
+    assert ptx.count("cp.async.bulk.tensor.2d.global") == 2 * (4 + 3 + 4)
+    waits = instructions(ptx, r"wgmma\.wait_group\.sync\.aligned\s+(\d)")
+    assert sorted(waits) == ["0", "0", "1", "1"]
 
 
 def test_tiles_that_are_cut_along_k() -> None:
