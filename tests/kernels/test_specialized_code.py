@@ -130,11 +130,12 @@ def test_clusters(cluster: tuple[int, int], copies: int) -> None:
 
 
 def test_what_the_cache_is_to_keep() -> None:
-    ptx = product(replace(SHARED, keep="a")).asm["ptx"]
-    assert ptx.count("createpolicy.fractional.L2::evict_last") == 2 * ptx.count("multicast") // 4
+    ptx = product(replace(COOPERATIVE, cluster=(2, 2), keep="a")).asm["ptx"]
+    assert ptx.count("createpolicy.fractional.L2::evict_last") == 1
+    assert ptx.count("createpolicy.fractional.L2::evict_first") == 1
     copies = instructions(ptx, r"cp\.async\.bulk\.tensor\.2d\.shared\S+")
-    assert copies
-    assert all("L2::cache_hint" in copy for copy in copies)
+    assert len(copies) == 5
+    assert all(copy.endswith(".multicast::cluster.L2::cache_hint") for copy in copies)
 
 
 def test_tiles_that_are_stored_late() -> None:
