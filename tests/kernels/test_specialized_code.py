@@ -131,8 +131,8 @@ def test_clusters(cluster: tuple[int, int], copies: int) -> None:
 
 def test_what_the_cache_is_to_keep() -> None:
     ptx = product(replace(COOPERATIVE, cluster=(2, 2), keep="a")).asm["ptx"]
-    assert ptx.count("createpolicy.fractional.L2::evict_last") == 1
-    assert ptx.count("createpolicy.fractional.L2::evict_first") == 1
+    policies = instructions(ptx, r"createpolicy\.fractional\.L2::(\w+)")
+    assert set(policies) == {"evict_last", "evict_first"}
     copies = instructions(ptx, r"cp\.async\.bulk\.tensor\.2d\.shared\S+")
     assert len(copies) == 5
     assert all(copy.endswith(".multicast::cluster.L2::cache_hint") for copy in copies)
@@ -153,6 +153,12 @@ def test_tiles_that_are_cut_along_k() -> None:
     assert ptx.count("st.global.v2.b32") == ptx.count("ld.global.v2.f32") == 2 * 64
     assert ptx.count("ld.acquire.gpu.global.b32") == 2
     assert ptx.count("fence.acq_rel.gpu") == 2
+
+
+def test_integers_that_are_cut_along_k() -> None:
+    config = replace(COOPERATIVE, block_n=128, block_k=128, stream_k=True)
+    ptx = product(config, "i8", columns="b", out="i32").asm["ptx"]
+    assert len(re.findall(r"ld\.global\.v2\.b32 \{%a, %b\}.*add\.s32", ptx)) == 2 * 32
 
 
 @pytest.mark.parametrize("causal", [False, True])

@@ -139,9 +139,17 @@ def add_partials(
 
 @triton.jit
 def _added(part, number, partials, program, ME: tl.constexpr):
-    return tl.inline_asm_elementwise(
-        "{.reg .f32 %a, %b; ld.global.v2.f32 {%a, %b}, [$2]; "
-        "add.f32 $0, $4, %a; add.f32 $1, $5, %b;}",
-        "=f,=f,l,l,f,f", [_places(part, number, partials, program, ME, 4), part],
-        dtype=tl.float32, is_pure=False, pack=2,
-    )  # fmt: skip
+    places = _places(part, number, partials, program, ME, 4)
+    if part.dtype == tl.int32:
+        sums = tl.inline_asm_elementwise(
+            "{.reg .b32 %a, %b; ld.global.v2.b32 {%a, %b}, [$2]; "
+            "add.s32 $0, $4, %a; add.s32 $1, $5, %b;}",
+            "=r,=r,l,l,r,r", [places, part], dtype=tl.int32, is_pure=False, pack=2,
+        )  # fmt: skip
+    else:
+        sums = tl.inline_asm_elementwise(
+            "{.reg .f32 %a, %b; ld.global.v2.f32 {%a, %b}, [$2]; "
+            "add.f32 $0, $4, %a; add.f32 $1, $5, %b;}",
+            "=f,=f,l,l,f,f", [places, part], dtype=tl.float32, is_pure=False, pack=2,
+        )  # fmt: skip
+    return sums
