@@ -1,6 +1,7 @@
-"""The peer's Hopper tutorials, unmodified: compiled for sm_90 without a GPU, or run on one.
+"""The peer's tutorials, unmodified: compiled for sm_90 or sm_100 without a GPU, or run on Hopper.
 
     python benchmarks/tutorials.py compile --out FILE.json      # here, through Remora
+    python benchmarks/tutorials.py compile --target cuda:100 --out FILE.json
     python benchmarks/tutorials.py run --out FILE.json          # on a Hopper GPU
     ... --python remora-3.8.0=.venv-3.8.0/bin/python --python peer=.venv-peer/bin/python
     ... --only hopper_gemm --configs 2
@@ -53,15 +54,15 @@ class Case:
     """One use of a tutorial's entry point.
 
     arguments: makes what it is called with. expected: what torch says of that.
-    flops: of one call.
+    flops: of one call. then: what is done with the result, which may run more kernels.
     """
 
     def __init__(
-        self, entry: str, arguments: Callable[[], Any], expected: Callable[..., Any],
-        flops: float, label: str = "",
+        self, entry: str, arguments: Callable[[], Any], expected: Callable[..., Any] | None = None,
+        flops: float = 0, label: str = "", then: Callable[[Any], Any] | None = None,
     ) -> None:  # fmt: skip
         self.entry, self.arguments, self.expected = entry, arguments, expected
-        self.flops, self.label = flops, label
+        self.flops, self.label, self.then = flops, label, then
 
 
 def product(entry: str, size: int = 4096) -> Case:
@@ -107,7 +108,47 @@ def addition(entry: str) -> Case:
     return Case(entry, arguments, lambda x, y, a, b: (x + y, a + b), 2.0 * 98432)
 
 
-TUTORIALS: dict[str, list[Case]] = {
+def tensors(*shapes: tuple[int, ...], dtype: str = "float16") -> Any:
+    """Zeros: what is only compiled asks no more of them."""
+    import torch
+
+    return [torch.zeros(s, device="cuda", dtype=getattr(torch, dtype)) for s in shapes]
+
+
+def compiled_attention(label: str, *more: Any, gradients: bool = False) -> Case:
+    """Attention of head dimension 128 that is only compiled; ``more``: its last arguments."""
+
+    def arguments() -> Any:
+        qkv = tensors(*[(4, 8, 4096, 128)] * 3)
+        return (*(t.requires_grad_(gradients) for t in qkv), 0.5, *more)
+
+    def backward(result: Any) -> None:
+        result.backward(result.detach())
+
+    return Case("attention", arguments, label=label, then=backward if gradients else None)
+
+
+def grouped(entry: str) -> Case:
+    """Two products in one launch."""
+    return Case(entry, lambda: [tensors((1024, 1024), (512, 512)) for _ in range(2)])
+
+
+def jagged(entry: str, *more: Any, label: str = "") -> Case:
+    """Attention of four sequences of different lengths; ``more``: the last arguments."""
+
+    def arguments() -> Any:
+        import torch
+
+        q, k, v = tensors(*[(4096, 4, 128)] * 3, dtype="bfloat16")
+        starts = 1024 * torch.arange(5, dtype=torch.int32)
+        if entry == "gdpa_forward_tlx":
+            return q, k, v, starts, starts, 1024, 1024
+        return 1280, 0.1, q[:1024], k, v, starts, starts // 4, 256, torch.tensor(1.0), *more
+
+    return Case(entry, arguments, label=label)
+
+
+HOPPER: dict[str, list[Case]] = {
     "vector-add2": [addition("add2"), addition("add2_warp_specialized")],
     "hopper_gemm_pipelined": [product("matmul")],
     "hopper_gemm_ws": [product("matmul")],
@@ -118,6 +159,35 @@ TUTORIALS: dict[str, list[Case]] = {
     "hopper_fa_ws_pipelined_pingpong": [attention(128)],
     "hopper_fa_ws_pipelined_pingpong_persistent": [attention(64), attention(128)],
 }
+
+BLACKWELL: dict[str, list[Case]] = {
+    "blackwell_gemm_pipelined": [product("matmul")],
+    "blackwell_gemm_ws": [product("matmul")],
+    "blackwell_gemm_2cta": [product("matmul")],
+    "blackwell_gemm_clc": [product("matmul")],
+    "blackwell-grouped-gemm_test": [grouped("group_gemm_tlx_fn"), grouped("group_gemm_tma_fn")],
+    "blackwell-multi-cta-layernorm_test": [
+        Case("multi_cta_layernorm", lambda: tensors((1152, 16384), (16384,), (16384,)))
+    ],
+    "blackwell_fa_ws": [compiled_attention("")],
+    "blackwell_fa_ws_persistent": [
+        compiled_attention("full", False), compiled_attention("causal", True),
+    ],
+    "blackwell_fa_ws_pipelined": [
+        compiled_attention("full", False), compiled_attention("causal", True),
+    ],
+    "blackwell_fa_ws_pipelined_persistent": [
+        compiled_attention("full", False, 64, 1, gradients=True),
+        compiled_attention("causal", True, 64, 1, gradients=True),
+    ],
+    "blackwell-cross-attention": [
+        jagged("triton_hstu_cross_attn_fwd", "tlx_single_q", label="single q"),
+        jagged("triton_hstu_cross_attn_fwd", "tlx_pipeline", label="pipelined"),
+    ],
+    "blackwell-gdpa": [jagged("gdpa_forward_tlx")],
+}  # fmt: skip
+
+TUTORIALS = {"cuda:90": HOPPER, "cuda:100": BLACKWELL}
 
 
 def folder_of_tutorials(given: str | None) -> Path:
@@ -204,7 +274,9 @@ def import_tlx(contestant: str) -> None:
 # --- compiling, without a GPU ---------------------------------------------------------------------
 
 
-def compile_all(contestant: str, folder: Path, names: list[str], chosen: slice) -> list[Any]:
+def compile_all(
+    contestant: str, folder: Path, names: list[str], chosen: slice, target: str = "cuda:90"
+) -> list[Any]:
     """Compile every kernel of the tutorials in every configuration."""
     sys.path.insert(0, str(HERE.parent / "corpus"))
     import standin
@@ -218,18 +290,21 @@ def compile_all(contestant: str, folder: Path, names: list[str], chosen: slice) 
         row = {**now, "kernel": function.fn.__name__}
         rows.append(row)
         try:
-            compiled = compile_one(function, signature, constants, attributes, options)
+            compiled = compile_one(function, signature, constants, attributes, options, gpu)
             row.update(look_at(compiled))
         except Exception as error:
             row["error"] = reason(error)
 
+    arch = int(target.partition(":")[2])
+    standin.CAPABILITY = divmod(arch, 10)
     standin.install(launched)
     import_tlx(contestant)
     from triton.backends.compiler import GPUTarget
     from triton.runtime.autotuner import Autotuner
 
-    # The peer's process has no Remora, which the stand-in would ask what "cuda:90" is.
-    standin.Driver.get_current_target = lambda self: GPUTarget("cuda", 90, 32)
+    # The peer's process has no Remora, which the stand-in would ask what a target is.
+    gpu = GPUTarget("cuda", arch, 32)
+    standin.Driver.get_current_target = lambda self: gpu
 
     # The stand-in takes the first configuration of several; here is one at a time.
     for name in names:
@@ -239,7 +314,7 @@ def compile_all(contestant: str, folder: Path, names: list[str], chosen: slice) 
         except Exception as error:
             rows.append({**now, "error": reason(error)})
             continue
-        for case in TUTORIALS[name]:
+        for case in TUTORIALS[target][name]:
             tuners = [v for v in vars(module).values() if isinstance(v, Autotuner)]
             before = [(t, t.configs) for t in tuners]
             for config in configured(module, case.entry, chosen):
@@ -247,7 +322,9 @@ def compile_all(contestant: str, folder: Path, names: list[str], chosen: slice) 
                        "config": config}  # fmt: skip
                 print(contestant, *now.values(), file=sys.stderr)
                 try:
-                    getattr(module, case.entry)(*case.arguments())
+                    result = getattr(module, case.entry)(*case.arguments())
+                    if case.then is not None:
+                        case.then(result)
                 except Exception as error:
                     rows.append({**now, "error": reason(error)})
             for tuner, configs in before:
@@ -256,15 +333,14 @@ def compile_all(contestant: str, folder: Path, names: list[str], chosen: slice) 
 
 
 def compile_one(
-    function: Any, signature: Any, constants: Any, attributes: Any, options: Any
+    function: Any, signature: Any, constants: Any, attributes: Any, options: Any, gpu: Any
 ) -> Any:
     """As the JIT compiles it."""
     import triton
-    from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
     source = ASTSource(function, signature, constants, attributes)
-    return triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options.__dict__)
+    return triton.compile(source, target=gpu, options=options.__dict__)
 
 
 def reason(error: BaseException) -> str:
@@ -403,7 +479,8 @@ def run_all(contestant: str, folder: Path, names: list[str], chosen: slice) -> l
             continue
         if hasattr(module, "alloc_fn"):
             triton.set_allocator(module.alloc_fn)
-        for case in TUTORIALS[name]:
+        for case in HOPPER[name]:
+            assert case.expected is not None
             arguments = case.arguments()
             expected = case.expected(*arguments)
             entry = getattr(module, case.entry)
@@ -496,24 +573,32 @@ def relative_error(found: Any, expected: Any) -> float:
 
 def child(arguments: argparse.Namespace) -> None:
     """One contestant, in its own process: rows to a file."""
-    work = {"compile": compile_all, "run": run_all}[arguments.what]
-    names = [n for n in TUTORIALS if arguments.only in n]
+    given = TUTORIALS[arguments.target]
+    names = (
+        [arguments.tutorial] if arguments.tutorial else [n for n in given if arguments.only in n]
+    )
     chosen = slice(0, arguments.configs * arguments.every, arguments.every)
-    rows = work(arguments.contestant, Path(arguments.folder), names, chosen)
+    folder = Path(arguments.folder)
+    if arguments.what == "compile":
+        rows = compile_all(arguments.contestant, folder, names, chosen, arguments.target)
+    else:
+        rows = run_all(arguments.contestant, folder, names, chosen)
     if arguments.out:
         Path(arguments.out).write_text(json.dumps(rows))
 
 
 def rows_of(contestant: str, python: str, arguments: argparse.Namespace) -> list[Any]:
-    """What a contestant's process writes; one row with an error where it died."""
-    with contextlib.ExitStack() as stack:
-        command, environment = command_of(contestant, python, arguments, stack)
-        out = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "rows.json"
-        done = subprocess.run([*command, "--out", str(out)], env=environment, check=False)
-        if not out.exists():
-            return [{"tutorial": "*", "error": f"the process ended with {done.returncode}"}]
-        rows: list[Any] = json.loads(out.read_text())
-        return rows
+    """What a contestant's processes write, one for each tutorial; an error where one died."""
+    rows: list[Any] = []
+    for name in (n for n in TUTORIALS[arguments.target] if arguments.only in n):
+        with contextlib.ExitStack() as stack:
+            command, environment = command_of(contestant, python, arguments, stack)
+            out = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "rows.json"
+            command += ["--tutorial", name, "--out", str(out)]
+            done = subprocess.run(command, env=environment, check=False)
+            died = {"tutorial": name, "error": f"the process ended with {done.returncode}"}
+            rows += json.loads(out.read_text()) if out.exists() else [died]
+    return rows
 
 
 def command_of(
@@ -531,7 +616,7 @@ def command_of(
         python, "-W", "ignore", __file__, arguments.what, "--child",
         "--contestant", contestant, "--folder", str(arguments.folder),
         "--only", arguments.only, "--configs", str(arguments.configs),
-        "--every", str(arguments.every),
+        "--every", str(arguments.every), "--target", arguments.target,
     ]  # fmt: skip
     return command, environment
 
@@ -581,6 +666,40 @@ def summary(contestant: str, row: dict[str, Any]) -> str:
     return "  ".join(filter(None, words))
 
 
+def plot(rows: dict[str, list[Any]], where: dict[str, Any], path: Path) -> None:
+    """Bars of the speed to the peer's, one for each configuration and contestant."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    bars = {c: {key(r): r["to_peer"] for r in found if "to_peer" in r} for c, found in rows.items()}
+    bars = {c: found for c, found in bars.items() if found}
+    keys = list(dict.fromkeys(k for found in bars.values() for k in found))
+    figure, axes = plt.subplots(figsize=(9, 1.2 + 0.3 * len(keys)))
+    for number, (contestant, found) in enumerate(bars.items()):
+        places = [keys.index(k) + 0.4 * number for k in found]
+        drawn = axes.barh(places, list(found.values()), 0.38, label=contestant)
+        axes.bar_label(drawn, fmt="%.3f", fontsize=6, padding=2)
+    names = [f"{k[0]} {k[1].rpartition(' ')[2]}, {shortened(k[2])}" for k in keys]
+    axes.set_yticks(range(len(keys)), names, fontsize=6)
+    axes.invert_yaxis()
+    axes.axvline(1, color="black", linewidth=0.5)
+    axes.legend(fontsize=7)
+    axes.set_xlabel("the peer's time by the contestant's")
+    axes.set_title(f"{where['gpu'].split(',')[0]}, Triton {where['triton']}", fontsize=9)
+    figure.tight_layout()
+    figure.savefig(path, dpi=120)
+
+
+def shortened(config: str) -> str:
+    """A configuration in the space of an axis."""
+    words = (w for w in config.split() if not w.startswith(("num_", "NUM_MMA_W", "ctas", "1")))
+    return " ".join(
+        re.sub(r"[A-Z_]*?([A-Z]+)=", r"\1=", w.replace("GROUP_SIZE_", "G")) for w in words
+    )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("what", choices=("compile", "run"))
@@ -592,7 +711,9 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--cache", help="a folder for compiled kernels, kept between runs")
     parser.add_argument("--out", help="a JSON file")
+    parser.add_argument("--target", default="cuda:90", choices=TUTORIALS)
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--tutorial", default="", help=argparse.SUPPRESS)
     parser.add_argument("--contestant", default="", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.child:
@@ -615,6 +736,8 @@ def main() -> None:
     if arguments.out:
         record = machine.record() | {"contestants": pythons, "rows": result}
         Path(arguments.out).write_text(json.dumps(record, indent=1) + "\n")
+        if any("to_peer" in row for rows in result.values() for row in rows):
+            plot(result, record["machine"], Path(arguments.out).with_suffix(".png"))
 
 
 if __name__ == "__main__":

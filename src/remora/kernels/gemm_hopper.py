@@ -14,6 +14,51 @@ from remora.kernels.tiles import place_of
 
 
 @triton.jit
+def multiply_pipelined(
+    a_at, b_at, a_buffers, b_buffers, K, stride_ak, stride_bk, BUFFERS: tl.constexpr,
+    ACC: tl.constexpr, INDEX: tl.constexpr,
+):  # fmt: skip
+    """The sum over K of one tile; all copies and products are done.
+
+    a_at (BLOCK_M, BLOCK_K), b_at (BLOCK_K, BLOCK_N): pointers to the first elements.
+    a_buffers, b_buffers: BUFFERS of each, at least 3. INDEX: type of indices.
+    """
+    BLOCK_M: tl.constexpr = a_at.shape[0]
+    BLOCK_K: tl.constexpr = a_at.shape[1]
+    BLOCK_N: tl.constexpr = b_at.shape[1]
+    depth = tl.arange(0, BLOCK_K)
+    for stage in tl.static_range(BUFFERS - 1):
+        left = K - stage * BLOCK_K
+        a_token = tlx.async_load(a_at, tlx.local_view(a_buffers, stage), mask=depth[None, :] < left)
+        b_token = tlx.async_load(b_at, tlx.local_view(b_buffers, stage), mask=depth[:, None] < left)
+        tlx.async_load_commit_group([a_token, b_token])
+        a_at += tl.cast(BLOCK_K, INDEX) * stride_ak
+        b_at += tl.cast(BLOCK_K, INDEX) * stride_bk
+
+    acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=ACC)
+    for step in tl.range(0, tl.cdiv(K, BLOCK_K), num_stages=0):
+        buffer = step % BUFFERS
+        tlx.async_load_wait_group(BUFFERS - 2)
+        acc = tlx.async_dot(
+            tlx.local_view(a_buffers, buffer), tlx.local_view(b_buffers, buffer), acc
+        )
+        # The product before this one is done then, and its buffer is free.
+        acc = tlx.async_dot_wait(1, acc)
+        ahead = step + BUFFERS - 1
+        free = ahead % BUFFERS
+        left = K - ahead * BLOCK_K
+        a_token = tlx.async_load(a_at, tlx.local_view(a_buffers, free), mask=depth[None, :] < left)
+        b_token = tlx.async_load(b_at, tlx.local_view(b_buffers, free), mask=depth[:, None] < left)
+        tlx.async_load_commit_group([a_token, b_token])
+        a_at += tl.cast(BLOCK_K, INDEX) * stride_ak
+        b_at += tl.cast(BLOCK_K, INDEX) * stride_bk
+    # The copies past the end of K write zeros; they are waited for, because the
+    # compiler uses the buffers' memory again from here on.
+    tlx.async_load_wait_group(0)
+    return tlx.async_dot_wait(0, acc)
+
+
+@triton.jit
 def gemm_pipelined(
     a_ptr, b_ptr, c_ptr, M, N, K, stride_ab, stride_am, stride_ak,
     stride_bb, stride_bk, stride_bn, stride_cb, stride_cm, stride_cn,
@@ -42,35 +87,9 @@ def gemm_pipelined(
     a_buffers = tlx.local_alloc((BLOCK_M, BLOCK_K), tlx.dtype_of(a_ptr), STAGES)
     b_buffers = tlx.local_alloc((BLOCK_K, BLOCK_N), tlx.dtype_of(b_ptr), STAGES)
 
-    for stage in tl.static_range(STAGES - 1):
-        left = K - stage * BLOCK_K
-        a_token = tlx.async_load(a_at, tlx.local_view(a_buffers, stage), mask=depth[None, :] < left)
-        b_token = tlx.async_load(b_at, tlx.local_view(b_buffers, stage), mask=depth[:, None] < left)
-        tlx.async_load_commit_group([a_token, b_token])
-        a_at += tl.cast(BLOCK_K, INDEX) * stride_ak
-        b_at += tl.cast(BLOCK_K, INDEX) * stride_bk
-
-    acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=ACC)
-    for step in tl.range(0, tl.cdiv(K, BLOCK_K), num_stages=0):
-        buffer = step % STAGES
-        tlx.async_load_wait_group(STAGES - 2)
-        acc = tlx.async_dot(
-            tlx.local_view(a_buffers, buffer), tlx.local_view(b_buffers, buffer), acc
-        )
-        # The product before this one is done then, and its buffer is free.
-        acc = tlx.async_dot_wait(1, acc)
-        ahead = step + STAGES - 1
-        free = ahead % STAGES
-        left = K - ahead * BLOCK_K
-        a_token = tlx.async_load(a_at, tlx.local_view(a_buffers, free), mask=depth[None, :] < left)
-        b_token = tlx.async_load(b_at, tlx.local_view(b_buffers, free), mask=depth[:, None] < left)
-        tlx.async_load_commit_group([a_token, b_token])
-        a_at += tl.cast(BLOCK_K, INDEX) * stride_ak
-        b_at += tl.cast(BLOCK_K, INDEX) * stride_bk
-    # The copies past the end of K write zeros; they are waited for, because the
-    # compiler uses the buffers' memory again from here on.
-    tlx.async_load_wait_group(0)
-    acc = tlx.async_dot_wait(0, acc)
+    acc = multiply_pipelined(
+        a_at, b_at, a_buffers, b_buffers, K, stride_ak, stride_bk, STAGES, ACC, INDEX
+    )
 
     row, column = tile_m * BLOCK_M, tile_n * BLOCK_N
     values = finished(

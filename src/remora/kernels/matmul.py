@@ -12,7 +12,7 @@ from remora.errors import KernelArgumentError
 from remora.kernels import tuning
 from remora.kernels.config import Config
 from remora.kernels.gemm_blackwell import gemm_blackwell, launch_blackwell
-from remora.kernels.gemm_cdna import gemm_staged
+from remora.kernels.gemm_cdna import gemm_direct, gemm_staged
 from remora.kernels.gemm_hopper import gemm_pipelined
 from remora.kernels.launches import Extra, Launch, check_described, launched, pipelined
 from remora.kernels.operands import Product, product_of, scale_of
@@ -53,12 +53,21 @@ def blackwell_config(m: int, element_bytes: int, result_bytes: int) -> Config:
 
 
 def cdna_config(m: int, n: int, k: int, element_bytes: int, arch: str) -> Config:
-    """The configuration for CDNA; shared memory is 64 KiB, on gfx950 160 KiB."""
-    depth = 128 // element_bytes
-    config = Config(128, 128, depth, 8, 2 if arch == "gfx942" else 3, 4)
-    if arch == "gfx950" and m > 128 and n > 128:
-        config = replace(config, block_m=256, block_n=256, stages=2, num_warps=8)
-    return config
+    """The configuration for CDNA; shared memory is 64 KiB, on gfx950 160 KiB.
+
+    Two groups of 4 warps where the tiles are large: one multiplies while the other moves memory.
+    """
+    depth = 64 // element_bytes
+    stages = 2 if arch == "gfx942" else 4
+    if m > 128 and n > 128:
+        return Config(256, 256, depth, 8, stages, 8)
+    return Config(128, 128, depth * 2, 8, stages, 4)
+
+
+def cdna_kernel(config: Config, arch: str) -> Any:
+    """The kernel for CDNA: copies go straight to shared memory where the target has them."""
+    direct = arch == "gfx950" and config.stages >= 3  # what its pipeline needs
+    return gemm_direct if direct else gemm_staged
 
 
 def matmul(
@@ -229,7 +238,8 @@ def _choose(product: Product, extra: Extra, config: Config | str | None) -> tupl
         return gemm_blackwell, given or blackwell_config(product.m, size, product.c.element_size())
     if target.backend == "hip" and target.arch in ("gfx942", "gfx950"):
         m, n, k = product.m, product.n, product.k
-        return gemm_staged, given or cdna_config(m, n, k, size, target.arch)
+        chosen = given or cdna_config(m, n, k, size, target.arch)
+        return cdna_kernel(chosen, target.arch), chosen
     raise KernelArgumentError(
         f"there is no kernel for {target.backend}:{target.arch}",
         where=_WHERE,

@@ -14,7 +14,7 @@ from triton.compiler import ASTSource
 
 from remora.analysis import resources
 from remora.host.targets import gpu_target
-from remora.kernels.gemm_cdna import gemm_staged
+from remora.kernels.gemm_cdna import gemm_direct, gemm_staged
 from remora.kernels.gemm_hopper import gemm_pipelined
 from remora.kernels.gemm_stock import gemm_stock
 from remora.kernels.matmul import Config, cdna_config, hopper_config
@@ -58,15 +58,19 @@ def tlx_kernel(target: str) -> tuple[Any, Config]:
     """The TLX product for a target, and its configuration for large fp16 matrices."""
     if target.startswith("cuda"):
         return gemm_pipelined, hopper_config(8192, 8192, 8192, 2)
-    config = cdna_config(8192, 8192, 8192, 2, target.partition(":")[2])
-    # Stock Triton 3.8.0 aborts the process (LLVM: "Bad machine code") when it
-    # compiles the stock kernel with tiles of 256 x 256 for gfx950.
-    return gemm_staged, replace(config, block_m=128)
+    arch = target.partition(":")[2]
+    kernel = gemm_staged if arch == "gfx942" else gemm_direct
+    return kernel, cdna_config(8192, 8192, 8192, 2, arch)
 
 
 def stock_kernel(target: str) -> tuple[Any, Config]:
-    """The same product in plain Triton, with the same tiles."""
-    return gemm_stock, tlx_kernel(target)[1]
+    """The same product in plain Triton, with tiles of the same size."""
+    config = tlx_kernel(target)[1]
+    if target.startswith("hip"):
+        # Stock Triton 3.8.0 aborts the process (LLVM: "Bad machine code") when it
+        # compiles this kernel with tiles of 256 x 256 for gfx950.
+        config = replace(config, block_m=128, stages=2)
+    return gemm_stock, config
 
 
 def plain_arguments(kernel: Any) -> dict[str, Any]:

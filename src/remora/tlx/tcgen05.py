@@ -242,7 +242,7 @@ def later_product(
 
     def run() -> None:
         product = multiply()
-        before = total.astype(np.float32) if accumulates else 0
+        before = total.astype(np.float32) if accumulates else np.float32(0)
         total[...] = (product + before).astype(total.dtype)
 
     reads = [a, b, *also, *([total] if accumulates else [])]

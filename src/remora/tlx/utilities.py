@@ -226,6 +226,16 @@ def warp_any(pred):  # type: ignore[no-untyped-def]
     return result
 
 
+@triton.jit
+def warp_all(pred):  # type: ignore[no-untyped-def]
+    """Whether no element is 0, in any warp: a scalar, so that all threads branch alike."""
+    if len(pred.shape) == 0:
+        result = pred != 0
+    else:
+        result = language.min((pred != 0).to(language.int32).reshape(pred.numel), 0) != 0
+    return result
+
+
 # --- rounding ------------------------------------------------------------------------------------
 
 #: Bits of the mantissa, PTX's name of the type, and how many one instruction makes.
