@@ -13,7 +13,7 @@ import triton.language as tl
 
 import remora.tlx as tlx
 from remora.kernels.epilogue import finished, store
-from remora.kernels.stream_k import add_partials, give_partial, items_of, work_item
+from remora.kernels.stream_k import add_partials, give_partial, items_of, raise_flag, work_item
 from remora.kernels.tiles import columns_of, tile_of
 
 # The hardware's named barriers that say whose turn the matrix units are, one for each
@@ -248,14 +248,16 @@ def _release(empty, rank_m, rank_n, CLUSTER_M: tl.constexpr, CLUSTER_N: tl.const
 @triton.jit
 def _multiply(
     a_buffers, b_buffers, full, empty, steps, step, part, rank_m, rank_n,
-    c, c_buffer, held, held_batch, held_row, held_column,
-    ROWS: tl.constexpr, BLOCK_N: tl.constexpr, PARTS: tl.constexpr, STAGES: tl.constexpr,
-    SUBTILES: tl.constexpr, A_BY_COLUMN: tl.constexpr, B_BY_COLUMN: tl.constexpr,
+    c, c_buffer, held, held_batch, held_row, held_column, flags, given,
+    ME: tl.constexpr, ROWS: tl.constexpr, BLOCK_N: tl.constexpr, PARTS: tl.constexpr,
+    STAGES: tl.constexpr, SUBTILES: tl.constexpr, A_BY_COLUMN: tl.constexpr, B_BY_COLUMN: tl.constexpr,
     ACC: tl.constexpr, CLUSTER_M: tl.constexpr, CLUSTER_N: tl.constexpr, LATE: tl.constexpr,
+    STREAM_K: tl.constexpr,
 ):  # fmt: skip
     """The sum over some steps of K, a product in flight while the next one is issued.
 
-    LATE: what is held is stored meanwhile, one of its SUBTILES parts in each step.
+    LATE: what is held is stored meanwhile, one of its SUBTILES parts in each step. STREAM_K:
+    what is given is made known a few steps later, when it has arrived.
     """
     # ptxas lets products fly over the end of a loop that surely runs.
     tl.assume(steps > 0)
@@ -278,6 +280,10 @@ def _multiply(
                     if k == i:
                         column = held_column + i * (BLOCK_N // SUBTILES)
                         _hand_over(c, c_buffer, parts[i], held_batch, held_row, column)
+        if STREAM_K:
+            if k == tl.minimum(steps - 1, 4):
+                if given:
+                    raise_flag(flags, tl.program_id(0), ME)
         before = stage
         step += 1
     acc = tlx.async_dot_wait(0, acc)
@@ -318,6 +324,7 @@ def _consume(
     # Where LATE, what is to be stored, and where: at first something past the end of the result.
     held = tl.zeros((ROWS, BLOCK_N), tlx.dtype_of(c))
     held_batch, held_row, held_column = 0, M, 0
+    given = cluster < 0  # nothing is
     items = items_of(cluster, clusters, tiles, split_tiles, steps, STREAM_K)
     for item in range(ME if PINGPONG else 0, items, 2 if PINGPONG else 1):
         tile, first, last = work_item(item, cluster, clusters, tiles, split_tiles, steps, STREAM_K)
@@ -329,16 +336,17 @@ def _consume(
             tlx.named_barrier_wait(_TURN + ME, 256)
         acc, step = _multiply(
             a_buffers, b_buffers, full, empty, last - first, step, PART, rank_m, rank_n,
-            c, c_buffers[ME], held, held_batch, held_row, held_column,
-            ROWS, BLOCK_N, PARTS, STAGES, SUBTILES, A_BY_COLUMN, B_BY_COLUMN, ACC,
-            CLUSTER_M, CLUSTER_N, LATE,
+            c, c_buffers[ME], held, held_batch, held_row, held_column, flags, given,
+            ME, ROWS, BLOCK_N, PARTS, STAGES, SUBTILES, A_BY_COLUMN, B_BY_COLUMN, ACC,
+            CLUSTER_M, CLUSTER_N, LATE, STREAM_K,
         )  # fmt: skip
         if PINGPONG:
             tlx.named_barrier_arrive(_TURN + 1 - ME, 256)
             step += steps  # the other's tile
         if STREAM_K:
-            if last < steps:
-                give_partial(acc, partials, flags, tl.program_id(0), ME)
+            given = last < steps
+            if given:
+                give_partial(acc, partials, tl.program_id(0), ME)
             else:
                 acc = add_partials(
                     acc, partials, flags, tile, first, cluster, clusters, rank,
@@ -356,6 +364,9 @@ def _consume(
                     acc, c, c_buffers[ME], batch, row, column, M, N, stride_cb, stride_cm,
                     stride_cn, scale_a, scale_b, args, SUBTILES, C_DESCRIBED, EPILOGUE, INDEX,
                 )  # fmt: skip
+    if STREAM_K:
+        if given:
+            raise_flag(flags, tl.program_id(0), ME)
     if LATE:
         parts = columns_of(held, SUBTILES)
         for part in tl.static_range(SUBTILES):
