@@ -158,7 +158,8 @@ def specialized(product: Product, config: Config, extra: Extra) -> Launch:
         B_BY_COLUMN=b.by_column, A_BATCHED=a.batched, B_BATCHED=b.batched, C_DESCRIBED=described,
         ACC=product.accumulator, PINGPONG=not cooperative, CLUSTER_M=cluster_m,
         CLUSTER_N=cluster_n, STREAM_K=split_tiles > 0, LATE=config.late_store and described,
-        EPILOGUE=extra.epilogue, INDEX=product.index, num_warps=4, ctas_per_cga=(size, 1, 1),
+        KEEP=config.keep, EPILOGUE=extra.epilogue, INDEX=product.index, num_warps=4,
+        ctas_per_cga=(size, 1, 1),
     )  # fmt: skip
     room = clusters * size, config.block_m * config.block_n
 
