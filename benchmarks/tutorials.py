@@ -160,20 +160,21 @@ def load(folder: Path, name: str) -> ModuleType:
 
 
 def configured(module: ModuleType, entry: str, chosen: slice) -> Iterator[str]:
-    """Set the autotuner that an entry point uses to one configuration after another."""
+    """Set the autotuners that an entry point may use to one configuration after another."""
     from triton.runtime.autotuner import Autotuner
 
     text = inspect.getsource(getattr(module, entry))
     tuners = [v for v in vars(module).values() if isinstance(v, Autotuner)]
-    # A tutorial has one; its entry may reach it through a class.
+    # Most tutorials have one; an entry may reach it through a class.
     used = [t for t in tuners if t.base_fn.__name__ in text] or tuners[:1]
     if not used or ("apply" not in text and used[0].base_fn.__name__ not in text):
         yield ""
         return
-    (tuner,) = used
-    for config in list(tuner.configs)[chosen]:
-        tuner.configs, tuner.cache = [config], {}
-        yield describe(config)
+    choices = [list(tuner.configs) for tuner in used]
+    for i in range(max(map(len, choices)))[chosen]:
+        for tuner, configs in zip(used, choices, strict=True):
+            tuner.configs, tuner.cache = [configs[i % len(configs)]], {}
+        yield "; ".join(describe(tuner.configs[0]) for tuner in used)
 
 
 def describe(config: Any) -> str:

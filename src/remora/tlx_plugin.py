@@ -15,6 +15,9 @@ from remora.plugins import Plugin
 #: Targets with mbarriers, TMA, clusters and registers of a task's own.
 FROM_HOPPER_ON = ("cuda:90", "cuda:100", "cuda:103")
 
+#: Targets with tensor memory and ``tcgen05``.
+BLACKWELL = ("cuda:100", "cuda:103")
+
 OPERATIONS = (
     "alloc_barriers",
     "alloc_warp_barrier",
@@ -26,6 +29,7 @@ OPERATIONS = (
     "async_descriptor_store",
     "async_descriptor_store_wait",
     "async_dot",
+    "async_dot_scaled",
     "async_dot_wait",
     "async_load",
     "async_load_commit_group",
@@ -39,6 +43,9 @@ OPERATIONS = (
     "barrier_arrive",
     "barrier_expect_bytes",
     "barrier_wait",
+    "clc_consumer",
+    "clc_create_context",
+    "clc_producer",
     "clock64",
     "cluster_barrier",
     "cluster_cta_rank",
@@ -74,7 +81,9 @@ OPERATIONS = (
     "stoch_round",
     "storage_alias_spec",
     "subslice",
+    "tcgen05_commit",
     "thread_id",
+    "tmem_copy",
     "vote_ballot_sync",
     "warp_redux",
     "zeros",
@@ -89,7 +98,7 @@ pipeline = (
     lowering_pipeline("tlx", "remora.tlx")
     .insert(outline, at="ttir/start")
     .insert(specialize, after="ttgir/convert_to_ttgpuir")
-    .check("llir", "remora.tlx.limits:check_shared_memory", trigger=TRIGGER)
+    .check("llir", "remora.tlx.limits:check_memory", trigger=TRIGGER)
 )
 
 # Where stock Triton has given all descriptors their layouts.

@@ -225,7 +225,7 @@ def test_what_a_schedule_cannot_take(cases: Any) -> None:
     from remora.kernels import matmul
 
     a = cases.matrix((128, 128), "float8_e4m3fn", "cuda")
-    with pytest.raises(KernelArgumentError, match="b is of .* and its columns"):
+    with pytest.raises(KernelArgumentError, match="its columns are not contiguous"):
         matmul(a, a, config=replace(configs()["cooperative"], block_k=128))
     half = cases.matrix((128, 130), "float16", "cuda")
     with pytest.raises(KernelArgumentError, match="a cannot be copied by descriptor"):

@@ -13,11 +13,12 @@ from tlx.building import build, conversions_in_loops, instructions, loops_of
 
 import remora
 import remora.tlx as tlx
+from remora.analysis import resources
 from remora.kernels.attention import BLOCK_M, HEAD_DIMS
 from remora.kernels.attention_specialized import attention_forward
 from remora.kernels.gemm_specialized import gemm_specialized
 from remora.kernels.matmul import Config
-from remora.kernels.offline import _cuda_resources, plain_arguments
+from remora.kernels.offline import plain_arguments
 
 
 def descriptor(dtype: str, rows: int, columns: int) -> str:
@@ -63,7 +64,8 @@ def product(config: Config, dtype: str = "fp16", *, columns: str = "", out: str 
             A_BY_COLUMN="a" in columns, B_BY_COLUMN="b" in columns, A_BATCHED="a" in batched,
             B_BATCHED="b" in batched, C_DESCRIBED=described,
             PINGPONG=config.schedule == "pingpong", CLUSTER_M=cluster_m, CLUSTER_N=cluster_n,
-            STREAM_K=config.stream_k, **{**arguments, **given},
+            STREAM_K=config.stream_k, LATE=config.late_store, KEEP=config.keep,
+            **{**arguments, **given},
         )  # fmt: skip
 
 
@@ -103,7 +105,7 @@ def test_products(config: Config, dtype: str, options: dict[str, Any], shape: st
     # No tile moves between threads, but for what a caller's function loads, and for stores.
     tiles = [c for c in conversions_in_loops(compiled.asm["ttgir"]) if re.search(r"<\d+x\d+x", c)]
     assert bool(tiles) == ("EPILOGUE" in options or not described)
-    assert _cuda_resources(compiled.asm["cubin"])[1] == 0  # nothing is spilled
+    assert resources(compiled.asm["cubin"])[1] == 0  # nothing is spilled
     assert compiled.metadata.shared <= 227 << 10
 
 
@@ -117,11 +119,31 @@ def test_clusters(cluster: tuple[int, int], copies: int) -> None:
     # A part of A is one instruction, B one for each 128 bytes of its rows; all shares are there.
     assert ptx.count("complete_tx::bytes.multicast::cluster") == copies
     # Each consumer tells the programs that copy to it: after each step, and after the last.
-    arrivals = ptx.count("mbarrier.arrive.release.cluster")
-    assert arrivals == 2 * 2 * (cluster[0] + cluster[1] - 1)
+    # The consumer's warps meet before, once.
+    arrivals = " mbarrier.arrive.shared::cluster" * (cluster[0] + cluster[1] - 1)
+    found = " ".join(instructions(ptx, r"bar\.sync|mbarrier\.arrive\.shared::cluster"))
+    assert found.count("bar.sync" + arrivals) == 2 * 2
+    assert found.count("shared::cluster") == 2 * 2 * (cluster[0] + cluster[1] - 1)
     # Warps of tasks come to the cluster's meeting when they have given up their registers.
     head = ptx[: ptx.index("@%task barrier.cluster.arrive")].rpartition("$L__BB")[2]
     assert "setmaxnreg.dec" in head
+
+
+def test_what_the_cache_is_to_keep() -> None:
+    ptx = product(replace(SHARED, keep="a")).asm["ptx"]
+    assert ptx.count("createpolicy.fractional.L2::evict_last") == 2 * ptx.count("multicast") // 4
+    copies = instructions(ptx, r"cp\.async\.bulk\.tensor\.2d\.shared\S+")
+    assert copies
+    assert all("L2::cache_hint" in copy for copy in copies)
+
+
+def test_tiles_that_are_stored_late() -> None:
+    """A part of the tile before is stored while a product is in flight."""
+    ptx = product(replace(SHARED, subtiles=4, late_store=True)).asm["ptx"]
+    # Of each consumer, in four parts: in its loop, where that is too short, and the last tile.
+    assert ptx.count("cp.async.bulk.tensor.2d.global") == 2 * (4 + 3 + 4)
+    waits = instructions(ptx, r"wgmma\.wait_group\.sync\.aligned\s+(\d)")
+    assert sorted(waits) == ["0", "0", "1", "1"]
 
 
 def test_tiles_that_are_cut_along_k() -> None:
@@ -150,4 +172,4 @@ def test_attention(dim: int, causal: bool) -> None:
     # The values of the block before are added while the scores' softmax is worked out.
     waits = instructions(ptx, r"wgmma\.wait_group\.sync\.aligned\s+(\d)")
     assert waits.count("1" if second == 0 else "2") == 2  # a consumer each
-    assert _cuda_resources(compiled.asm["cubin"])[1] == 0
+    assert resources(compiled.asm["cubin"])[1] == 0

@@ -11,7 +11,14 @@ import pytest
 
 
 @pytest.mark.parametrize(
-    "file", ["meaning.py", "meaning_clusters.py", "meaning_tma.py", "meaning_views.py"]
+    "file",
+    [
+        "meaning.py",
+        "meaning_clusters.py",
+        "meaning_launch_control.py",
+        "meaning_tma.py",
+        "meaning_views.py",
+    ],
 )
 def test_the_reference_meaning(file: str) -> None:
     here = Path(__file__).parent

@@ -43,6 +43,8 @@ class Features:
         for reads only; before it always does.
     plans_ctas_by_region: dividing a program over CTAs heeds the warps of a partition;
         before, every tensor is divided over the program's.
+    subslices_any_dimension: a part of a matrix in tensor memory says along which dimension
+        it is one, and where it begins by another name; before, it is one along N.
     transposes_unswizzled: a matrix layout in shared memory that has no swizzle can be
         transposed; before, it is taken as it would be without.
     """
@@ -57,6 +59,7 @@ class Features:
     nanobind: bool
     store_waits_read_only: bool
     plans_ctas_by_region: bool
+    subslices_any_dimension: bool
     transposes_unswizzled: bool
 
     def rows(self) -> list[tuple[str, str]]:
@@ -131,6 +134,7 @@ def features() -> Features:
         store_waits_read_only=has_symbol(
             "_ZN4mlir6triton10nvidia_gpu14TMAStoreWaitOp11getReadOnlyEv"
         ),
+        subslices_any_dimension=has_symbol("_ZN4mlir6triton10nvidia_gpu14TMEMSubSliceOp6getDimEv"),
     )
 
 

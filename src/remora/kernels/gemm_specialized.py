@@ -14,7 +14,7 @@ import triton.language as tl
 import remora.tlx as tlx
 from remora.kernels.epilogue import finished, store
 from remora.kernels.stream_k import add_partials, give_partial, items_of, work_item
-from remora.kernels.tiles import tile_of
+from remora.kernels.tiles import columns_of, tile_of
 
 # The hardware's named barriers that say whose turn the matrix units are, one for each
 # consumer; Triton's own begin at 0.
@@ -30,7 +30,7 @@ def gemm_specialized(
     B_BY_COLUMN: tl.constexpr, A_BATCHED: tl.constexpr, B_BATCHED: tl.constexpr,
     C_DESCRIBED: tl.constexpr, ACC: tl.constexpr, PINGPONG: tl.constexpr,
     CLUSTER_M: tl.constexpr, CLUSTER_N: tl.constexpr, STREAM_K: tl.constexpr,
-    EPILOGUE: tl.constexpr, INDEX: tl.constexpr,
+    LATE: tl.constexpr, KEEP: tl.constexpr, EPILOGUE: tl.constexpr, INDEX: tl.constexpr,
 ):  # fmt: skip
     """``C = A @ B``, by two consumers; in batches.
 
@@ -52,6 +52,9 @@ def gemm_specialized(
     parts of equal length, one for each cluster, at least one step of K each. partials:
     fp32, BLOCK_M * BLOCK_N for each program; flags: int32, 2 for each program, 0, and
     0 again afterwards.
+
+    LATE, with C_DESCRIBED: a tile is stored during the first products of the next one. KEEP:
+    "a" or "b": that operand is to leave the second-level cache last, the other one first.
     """
     PARTS: tl.constexpr = 1 if PINGPONG else 2
     ROWS: tl.constexpr = BLOCK_M // PARTS
@@ -72,7 +75,7 @@ def gemm_specialized(
                 full, empty, partials, flags, M, N, K, batches, stride_cb, stride_cm, stride_cn,
                 split_tiles, 0, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, SUBTILES,
                 A_BY_COLUMN, B_BY_COLUMN, C_DESCRIBED, ACC, PINGPONG, CLUSTER_M, CLUSTER_N,
-                STREAM_K, EPILOGUE, INDEX,
+                STREAM_K, LATE, EPILOGUE, INDEX,
             )  # fmt: skip
         with tlx.async_task(num_warps=4, num_regs=232):
             _consume(
@@ -80,13 +83,13 @@ def gemm_specialized(
                 full, empty, partials, flags, M, N, K, batches, stride_cb, stride_cm, stride_cn,
                 split_tiles, 1, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, SUBTILES,
                 A_BY_COLUMN, B_BY_COLUMN, C_DESCRIBED, ACC, PINGPONG, CLUSTER_M, CLUSTER_N,
-                STREAM_K, EPILOGUE, INDEX,
+                STREAM_K, LATE, EPILOGUE, INDEX,
             )  # fmt: skip
         with tlx.async_task(num_warps=1, num_regs=40):
             _produce(
                 a_desc, b_desc, a_buffers, b_buffers, full, empty, M, N, K, batches, split_tiles,
                 BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, A_BY_COLUMN, B_BY_COLUMN,
-                A_BATCHED, B_BATCHED, PARTS, CLUSTER_M, CLUSTER_N, STREAM_K,
+                A_BATCHED, B_BATCHED, PARTS, CLUSTER_M, CLUSTER_N, STREAM_K, KEEP,
             )  # fmt: skip
 
 
@@ -134,7 +137,7 @@ def _produce(
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
     STAGES: tl.constexpr, A_BY_COLUMN: tl.constexpr, B_BY_COLUMN: tl.constexpr,
     A_BATCHED: tl.constexpr, B_BATCHED: tl.constexpr, PARTS: tl.constexpr,
-    CLUSTER_M: tl.constexpr, CLUSTER_N: tl.constexpr, STREAM_K: tl.constexpr,
+    CLUSTER_M: tl.constexpr, CLUSTER_N: tl.constexpr, STREAM_K: tl.constexpr, KEEP: tl.constexpr,
 ):  # fmt: skip
     """Copy the operands of the program's tiles, stage by stage; A's in PARTS."""
     BYTES: tl.constexpr = (BLOCK_M + BLOCK_N) * BLOCK_K * tlx.size_of(tlx.dtype_of(a_desc))
@@ -142,6 +145,9 @@ def _produce(
     # Parts of A that a program copies, or programs that copy one part together.
     A_PARTS: tl.constexpr = max(PARTS // CLUSTER_N, 1)
     A_PIECES: tl.constexpr = max(CLUSTER_N // PARTS, 1)
+    FIRST: tl.constexpr = "" if KEEP == "" else "evict_first"
+    A_LEAVES: tl.constexpr = "evict_last" if KEEP == "a" else FIRST
+    B_LEAVES: tl.constexpr = "evict_last" if KEEP == "b" else FIRST
     rank_m, rank_n, _ = _rank(CLUSTER_M, CLUSTER_N)
     cluster, clusters, tiles, steps = _work(
         M, N, K, batches, BLOCK_M, BLOCK_N, BLOCK_K, CLUSTER_M, CLUSTER_N
@@ -162,11 +168,12 @@ def _produce(
                     a_desc, a_buffers[stage * PARTS + which], full[stage],
                     batch, row + which * ROWS, k, rank_n % A_PIECES, A_BATCHED,
                     ROWS // A_PIECES, BLOCK_K, A_BY_COLUMN, rank_m, CLUSTER_M, CLUSTER_N, A_PIECES,
+                    A_LEAVES,
                 )  # fmt: skip
             _copy_share(
                 b_desc, b_buffers[stage], full[stage], batch, column, k, rank_m, B_BATCHED,
                 BLOCK_N // CLUSTER_M, BLOCK_K, not B_BY_COLUMN,
-                rank_n * CLUSTER_M, 1, CLUSTER_M, CLUSTER_M,
+                rank_n * CLUSTER_M, 1, CLUSTER_M, CLUSTER_M, B_LEAVES,
             )  # fmt: skip
             step += 1
 
@@ -175,7 +182,7 @@ def _produce(
 def _copy_share(
     desc, buffer, full, batch, at, k, piece, BATCHED: tl.constexpr, EXTENT: tl.constexpr,
     BLOCK_K: tl.constexpr, K_FIRST: tl.constexpr,
-    first, STEP: tl.constexpr, PROGRAMS: tl.constexpr, PIECES: tl.constexpr,
+    first, STEP: tl.constexpr, PROGRAMS: tl.constexpr, PIECES: tl.constexpr, LEAVES: tl.constexpr,
 ):  # fmt: skip
     """Copy one of PIECES of a buffer to PROGRAMS programs: first, first + STEP, ...
 
@@ -183,7 +190,7 @@ def _copy_share(
     K_FIRST: the buffer's first dimension is along K.
     """
     if PIECES == 1:
-        _copy(desc, buffer, full, batch, at, k, BATCHED, K_FIRST, first, STEP, PROGRAMS)
+        _copy(desc, buffer, full, batch, at, k, BATCHED, K_FIRST, first, STEP, PROGRAMS, LEAVES)
     else:
         SHAPE: tl.constexpr = (BLOCK_K, EXTENT) if K_FIRST else (EXTENT, BLOCK_K)
         for i in tl.static_range(PIECES):
@@ -192,34 +199,37 @@ def _copy_share(
                 START: tl.constexpr = (0, i * EXTENT) if K_FIRST else (i * EXTENT, 0)
                 _copy(
                     desc, tlx.local_slice(buffer, START, SHAPE), full, batch, at + i * EXTENT, k,
-                    BATCHED, K_FIRST, first, STEP, PROGRAMS,
+                    BATCHED, K_FIRST, first, STEP, PROGRAMS, LEAVES,
                 )  # fmt: skip
 
 
 @triton.jit
 def _copy(
     desc, buffer, full, batch, at, k, BATCHED: tl.constexpr, K_FIRST: tl.constexpr,
-    first, STEP: tl.constexpr, PROGRAMS: tl.constexpr,
+    first, STEP: tl.constexpr, PROGRAMS: tl.constexpr, LEAVES: tl.constexpr,
 ):  # fmt: skip
     row = k if K_FIRST else at
     column = at if K_FIRST else k
     offsets = (batch, row, column) if BATCHED else (row, column)
     if PROGRAMS == 1:
-        tlx.async_descriptor_load(desc, buffer, offsets, full)
-    elif PROGRAMS == 2:
+        tlx.async_descriptor_load(desc, buffer, offsets, full, eviction_policy=LEAVES)
+    else:
         tlx.async_descriptor_load(
-            desc, buffer, offsets, full, multicast_targets=[first, first + STEP]
-        )
-    elif PROGRAMS == 4:
-        tlx.async_descriptor_load(
-            desc, buffer, offsets, full,
-            multicast_targets=[first, first + STEP, first + 2 * STEP, first + 3 * STEP],
+            desc, buffer, offsets, full, eviction_policy=LEAVES,
+            multicast_targets=_targets(first, STEP, PROGRAMS),
         )  # fmt: skip
+
+
+@triton.jit
+def _targets(first, STEP: tl.constexpr, PROGRAMS: tl.constexpr):
+    """Ranks from ``first`` on, every STEP."""
+    if PROGRAMS == 2:
+        return (first, first + STEP)
+    elif PROGRAMS == 4:  # noqa: RET505 - what follows a return is compiled too
+        return (first, first + STEP, first + 2 * STEP, first + 3 * STEP)
     else:
         tl.static_assert(PROGRAMS == 8)
-        tlx.async_descriptor_load(
-            desc, buffer, offsets, full, multicast_targets=[0, 1, 2, 3, 4, 5, 6, 7]
-        )
+        return (0, 1, 2, 3, 4, 5, 6, 7)
 
 
 @triton.jit
@@ -231,17 +241,22 @@ def _release(empty, rank_m, rank_n, CLUSTER_M: tl.constexpr, CLUSTER_N: tl.const
         for m in tl.static_range(CLUSTER_M):
             tlx.barrier_arrive(empty, 1, rank_n * CLUSTER_M + m)
         for n in tl.static_range(1, CLUSTER_N):
-            tlx.barrier_arrive(empty, 1, (rank_n + n) % CLUSTER_N * CLUSTER_M + rank_m)
+            rank = (rank_n + n) % CLUSTER_N * CLUSTER_M + rank_m
+            tlx.barrier_arrive(empty, 1, rank)
 
 
 @triton.jit
 def _multiply(
     a_buffers, b_buffers, full, empty, steps, step, part, rank_m, rank_n,
+    c, c_buffer, held, held_batch, held_row, held_column,
     ROWS: tl.constexpr, BLOCK_N: tl.constexpr, PARTS: tl.constexpr, STAGES: tl.constexpr,
-    A_BY_COLUMN: tl.constexpr, B_BY_COLUMN: tl.constexpr, ACC: tl.constexpr,
-    CLUSTER_M: tl.constexpr, CLUSTER_N: tl.constexpr,
+    SUBTILES: tl.constexpr, A_BY_COLUMN: tl.constexpr, B_BY_COLUMN: tl.constexpr,
+    ACC: tl.constexpr, CLUSTER_M: tl.constexpr, CLUSTER_N: tl.constexpr, LATE: tl.constexpr,
 ):  # fmt: skip
-    """The sum over some steps of K, a product in flight while the next one is issued."""
+    """The sum over some steps of K, a product in flight while the next one is issued.
+
+    LATE: what is held is stored meanwhile, one of its SUBTILES parts in each step.
+    """
     # ptxas lets products fly over the end of a loop that surely runs.
     tl.assume(steps > 0)
     acc = tl.zeros((ROWS, BLOCK_N), ACC)
@@ -256,10 +271,24 @@ def _multiply(
         acc = tlx.async_dot_wait(1, acc)
         if k > 0:
             _release(empty[before], rank_m, rank_n, CLUSTER_M, CLUSTER_N)
+        if LATE:
+            if k < SUBTILES:
+                parts = columns_of(held, SUBTILES)
+                for i in tl.static_range(SUBTILES):
+                    if k == i:
+                        column = held_column + i * (BLOCK_N // SUBTILES)
+                        _hand_over(c, c_buffer, parts[i], held_batch, held_row, column)
         before = stage
         step += 1
     acc = tlx.async_dot_wait(0, acc)
     _release(empty[before], rank_m, rank_n, CLUSTER_M, CLUSTER_N)
+    if LATE:
+        if steps < SUBTILES:
+            parts = columns_of(held, SUBTILES)
+            for i in tl.static_range(1, SUBTILES):
+                if steps <= i:
+                    column = held_column + i * (BLOCK_N // SUBTILES)
+                    _hand_over(c, c_buffer, parts[i], held_batch, held_row, column)
     return acc, step
 
 
@@ -271,13 +300,12 @@ def _consume(
     GROUP_M: tl.constexpr, STAGES: tl.constexpr, SUBTILES: tl.constexpr,
     A_BY_COLUMN: tl.constexpr, B_BY_COLUMN: tl.constexpr, C_DESCRIBED: tl.constexpr,
     ACC: tl.constexpr, PINGPONG: tl.constexpr, CLUSTER_M: tl.constexpr, CLUSTER_N: tl.constexpr,
-    STREAM_K: tl.constexpr, EPILOGUE: tl.constexpr, INDEX: tl.constexpr,
+    STREAM_K: tl.constexpr, LATE: tl.constexpr, EPILOGUE: tl.constexpr, INDEX: tl.constexpr,
 ):  # fmt: skip
     """Multiply and store half of each of the program's tiles, or every other one."""
     PARTS: tl.constexpr = 1 if PINGPONG else 2
     PART: tl.constexpr = 0 if PINGPONG else ME
     ROWS: tl.constexpr = BLOCK_M // PARTS
-    COLUMNS: tl.constexpr = BLOCK_N // SUBTILES
     rank_m, rank_n, rank = _rank(CLUSTER_M, CLUSTER_N)
     cluster, clusters, tiles, steps = _work(
         M, N, K, batches, BLOCK_M, BLOCK_N, BLOCK_K, CLUSTER_M, CLUSTER_N
@@ -287,6 +315,9 @@ def _consume(
         if ME == 1:
             tlx.named_barrier_arrive(_TURN, 256)  # the first turn is the other's
         step = ME * steps
+    # Where LATE, what is to be stored, and where: at first something past the end of the result.
+    held = tl.zeros((ROWS, BLOCK_N), tlx.dtype_of(c))
+    held_batch, held_row, held_column = 0, M, 0
     items = items_of(cluster, clusters, tiles, split_tiles, steps, STREAM_K)
     for item in range(ME if PINGPONG else 0, items, 2 if PINGPONG else 1):
         tile, first, last = work_item(item, cluster, clusters, tiles, split_tiles, steps, STREAM_K)
@@ -298,63 +329,60 @@ def _consume(
             tlx.named_barrier_wait(_TURN + ME, 256)
         acc, step = _multiply(
             a_buffers, b_buffers, full, empty, last - first, step, PART, rank_m, rank_n,
-            ROWS, BLOCK_N, PARTS, STAGES, A_BY_COLUMN, B_BY_COLUMN, ACC, CLUSTER_M, CLUSTER_N,
+            c, c_buffers[ME], held, held_batch, held_row, held_column,
+            ROWS, BLOCK_N, PARTS, STAGES, SUBTILES, A_BY_COLUMN, B_BY_COLUMN, ACC,
+            CLUSTER_M, CLUSTER_N, LATE,
         )  # fmt: skip
         if PINGPONG:
             tlx.named_barrier_arrive(_TURN + 1 - ME, 256)
             step += steps  # the other's tile
-        whole = True
         if STREAM_K:
-            whole = last == steps
-            if whole:
+            if last < steps:
+                give_partial(acc, partials, flags, tl.program_id(0), ME)
+            else:
                 acc = add_partials(
                     acc, partials, flags, tile, first, cluster, clusters, rank,
                     tiles, split_tiles, steps, ME, CLUSTER_M * CLUSTER_N,
                 )  # fmt: skip
-            else:
-                give_partial(acc, partials, flags, tl.program_id(0), ME)
-        if whole:
-            parts = _columns(acc, SUBTILES)
-            for part in tl.static_range(SUBTILES):
-                values = finished(
-                    parts[part], batch, row, column + part * COLUMNS, M, N,
-                    scale_a, scale_b, args, EPILOGUE, INDEX,
+        if LATE:
+            held = finished(
+                acc, batch, row, column, M, N, scale_a, scale_b, args, EPILOGUE, INDEX
+            ).to(tlx.dtype_of(c))
+            held_batch, held_column = batch, column
+            held_row = tl.where(last < steps, M, row)  # what was given away is not stored
+        else:
+            if last == steps:
+                _put(
+                    acc, c, c_buffers[ME], batch, row, column, M, N, stride_cb, stride_cm,
+                    stride_cn, scale_a, scale_b, args, SUBTILES, C_DESCRIBED, EPILOGUE, INDEX,
                 )  # fmt: skip
-                if C_DESCRIBED:
-                    _hand_over(
-                        c, c_buffers[ME], values, batch, row, column + part * COLUMNS,
-                    )  # fmt: skip
-                else:
-                    store(
-                        c, values, batch, row, column + part * COLUMNS, M, N,
-                        stride_cb, stride_cm, stride_cn, INDEX,
-                    )  # fmt: skip
+    if LATE:
+        parts = columns_of(held, SUBTILES)
+        for part in tl.static_range(SUBTILES):
+            column = held_column + part * (BLOCK_N // SUBTILES)
+            _hand_over(c, c_buffers[ME], parts[part], held_batch, held_row, column)
     if C_DESCRIBED:
         tlx.async_descriptor_store_wait(0)
 
 
 @triton.jit
-def _columns(acc, PARTS: tl.constexpr):
-    """The columns in 1, 2 or 4 parts; no value leaves its thread."""
-    parts = (acc,)
-    for _ in tl.static_range((PARTS > 1) + (PARTS > 2)):
-        parts = _all_halves(parts)
-    return parts
-
-
-@triton.jit
-def _all_halves(parts):
-    halves = _halves(parts[0])
-    if len(parts) == 2:
-        halves = halves + _halves(parts[1])
-    return halves
-
-
-@triton.jit
-def _halves(acc):
-    ROWS: tl.constexpr = acc.shape[0]
-    COLUMNS: tl.constexpr = acc.shape[1] // 2
-    return tl.split(tl.permute(tl.reshape(acc, (ROWS, 2, COLUMNS)), (0, 2, 1)))
+def _put(
+    acc, c, buffer, batch, row, column, M, N, stride_cb, stride_cm, stride_cn, scale_a, scale_b,
+    args, SUBTILES: tl.constexpr, C_DESCRIBED: tl.constexpr,
+    EPILOGUE: tl.constexpr, INDEX: tl.constexpr,
+):  # fmt: skip
+    """Finish and store a tile, in SUBTILES parts."""
+    COLUMNS: tl.constexpr = acc.shape[1] // SUBTILES
+    parts = columns_of(acc, SUBTILES)
+    for part in tl.static_range(SUBTILES):
+        at = column + part * COLUMNS
+        values = finished(
+            parts[part], batch, row, at, M, N, scale_a, scale_b, args, EPILOGUE, INDEX
+        )
+        if C_DESCRIBED:
+            _hand_over(c, buffer, values, batch, row, at)
+        else:
+            store(c, values, batch, row, at, M, N, stride_cb, stride_cm, stride_cn, INDEX)
 
 
 @triton.jit

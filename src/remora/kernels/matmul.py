@@ -3,75 +3,21 @@
 from __future__ import annotations
 
 import contextlib
-import math
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 import triton
-from triton.runtime.errors import OutOfResources
-from triton.tools.tensor_descriptor import TensorDescriptor
 
 from remora.errors import KernelArgumentError
+from remora.kernels import tuning
+from remora.kernels.config import Config
+from remora.kernels.gemm_blackwell import gemm_blackwell, launch_blackwell
 from remora.kernels.gemm_cdna import gemm_staged
 from remora.kernels.gemm_hopper import gemm_pipelined
-from remora.kernels.gemm_specialized import gemm_specialized
+from remora.kernels.launches import Extra, Launch, check_described, launched, pipelined
 from remora.kernels.operands import Product, product_of, scale_of
 
 _WHERE = "remora.kernels.matmul"
-
-
-@dataclass(frozen=True)
-class Config:
-    """How a product is cut and launched.
-
-    block_m, block_n, block_k: a tile, in elements. group_m: rows of tiles worked
-    on together. stages: of the pipeline. num_warps: of a program. schedule:
-    ``"pipelined"``: all warps copy and multiply; ``"cooperative"`` or ``"pingpong"``:
-    warps have tasks of their own (Hopper), and the result is stored in subtiles: 1, 2
-    or 4. Of these schedules alone: cluster: tiles along M and N whose programs share
-    operands, their product at most 8. stream_k, of ``"cooperative"``: tiles are cut along
-    K where they are no multiple of the programs. programs: at most as many are launched;
-    0: as the device has multiprocessors.
-    """
-
-    block_m: int
-    block_n: int
-    block_k: int
-    group_m: int
-    stages: int
-    num_warps: int
-    schedule: str = "pipelined"
-    subtiles: int = 1
-    cluster: tuple[int, int] = (1, 1)
-    stream_k: bool = False
-    programs: int = 0
-
-    def __post_init__(self) -> None:
-        problem = None
-        if self.schedule not in ("pipelined", "cooperative", "pingpong"):
-            problem = f"there is no schedule {self.schedule!r}"
-        elif self.schedule != "pipelined" and self.subtiles not in (1, 2, 4):
-            problem = f"subtiles is {self.subtiles}: 1, 2 or 4"
-        elif any(n not in (1, 2, 4, 8) for n in self.cluster) or math.prod(self.cluster) > 8:
-            problem = f"cluster is {self.cluster}: powers of two with a product of at most 8"
-        elif self.schedule == "pipelined" and (self.cluster != (1, 1) or self.stream_k):
-            problem = "clusters and stream_k need warps with tasks of their own"
-        elif self.schedule == "pingpong" and self.stream_k:
-            problem = "stream_k needs consumers that share a tile"
-        if problem:
-            raise KernelArgumentError(
-                problem, where=_WHERE, hint='schedule="cooperative" takes all of them'
-            )
-
-    def arguments(self) -> dict[str, int]:
-        """The kernel's constants."""
-        return {
-            "BLOCK_M": self.block_m,
-            "BLOCK_N": self.block_n,
-            "BLOCK_K": self.block_k,
-            "GROUP_M": self.group_m,
-            "STAGES": self.stages,
-        }
 
 
 def hopper_config(m: int, n: int, k: int, element_bytes: int) -> Config:
@@ -94,6 +40,18 @@ def specialized_config(element_bytes: int, result_bytes: int) -> Config:
     return Config(128, 256, 128 // element_bytes, 8, stages, 4, "cooperative", 2)
 
 
+def blackwell_config(m: int, element_bytes: int, result_bytes: int) -> Config:
+    """The configuration for Blackwell: two CTAs share a tile, where there are rows for both.
+
+    Sizes are bytes of an element; a stage is 48 KiB, or of two CTAs 32 KiB in each.
+    """
+    ctas, stages = (2, 6) if m > 128 else (1, 4)
+    subtiles = 8 if result_bytes > 2 else 4
+    return Config(
+        128, 256, 128 // element_bytes, 8, stages, 4, "blackwell", subtiles, cluster=(ctas, 1)
+    )
+
+
 def cdna_config(m: int, n: int, k: int, element_bytes: int, arch: str) -> Config:
     """The configuration for CDNA; shared memory is 64 KiB, on gfx950 160 KiB."""
     depth = 128 // element_bytes
@@ -105,7 +63,8 @@ def cdna_config(m: int, n: int, k: int, element_bytes: int, arch: str) -> Config
 
 def matmul(
     a: Any, b: Any, *, scale_a: Any = None, scale_b: Any = None, epilogue: Any = None,
-    epilogue_args: tuple[Any, ...] = (), out_dtype: Any = None, config: Config | None = None,
+    epilogue_args: tuple[Any, ...] = (), out_dtype: Any = None,
+    config: Config | Literal["auto"] | None = None,
 ) -> Any:  # fmt: skip
     """``a @ b`` with a TLX kernel.
 
@@ -134,7 +93,8 @@ def matmul(
         epilogue_args: tensors, numbers, ``tl.constexpr``: what it is called with.
         out_dtype: of the result; a's by default, fp16 for fp8, int32 for int8 (fp16 with
             scales).
-        config: how to cut it; chosen from the shape by default.
+        config: how to cut it; by default what ``tuning.choose`` says. ``"auto"``: what is
+            fastest, which on Hopper is measured the first time and kept for later processes.
 
     Returns:
         (M, N) or (batch, M, N), sums in fp32 (int32 for int8), rounded to ``out_dtype``.
@@ -149,171 +109,110 @@ def matmul(
     """
     import torch
 
+    key = _key(a, b, scale_a, scale_b, epilogue, out_dtype, config)
+    if config == "auto" and torch.cuda.is_current_stream_capturing():
+        key = None  # nothing is measured now, but later
+    known = _KNOWN.get(key)
+    if known is not None:
+        c = torch.empty(known.shape, dtype=known.dtype, device=a.device)
+        extra = Extra(
+            scale_a if known.scale_a is None else (scale_a.contiguous(), *known.scale_a[1:]),
+            scale_b if known.scale_b is None else (scale_b.contiguous(), *known.scale_b[1:]),
+            epilogue, tuple(epilogue_args),
+        )  # fmt: skip
+        with _on(a.device):
+            known.launch(a, b, c, extra)
+        return c
     product = product_of(a, b, scale_a is not None or scale_b is not None, out_dtype)
     if 0 in product.c.shape:
         return product.result
-    extra = _Extra(
+    extra = Extra(
         scale_of("scale_a", scale_a, product.a, product.m),
         scale_of("scale_b", scale_b, product.b, product.n), epilogue, tuple(epilogue_args),
     )  # fmt: skip
-    on_gpu = a.device.type == "cuda"
-    with torch.cuda.device(a.device) if on_gpu else contextlib.nullcontext():
-        kernel, chosen = _choose(product, extra)
-        config = config or chosen
-        if config.schedule == "pipelined":
-            _pipelined(kernel, product, config, extra)
-        else:
-            _check_described(product)
-            _specialized(product, config, extra)
+    with _on(a.device):
+        kernel, config = _choose(product, extra, config)
+        launch = _run(kernel, product, config, extra)
+    if launch is not None and key is not None:
+        if len(_KNOWN) >= _MOST_KNOWN:
+            _KNOWN.clear()
+        strides = [s if s is None else (None, *s[1:]) for s in (extra.scale_a, extra.scale_b)]
+        result = product.result
+        _KNOWN[key] = _Known(launch, tuple(result.shape), result.dtype, *strides)
     return product.result
 
 
 @dataclass(frozen=True)
-class _Extra:
-    """What is done to the sums."""
+class _Known:
+    """How a product of tensors of one kind was launched. scale_a, scale_b: without the pointers."""
 
+    launch: Launch
+    shape: tuple[int, ...]
+    dtype: Any
     scale_a: Any
     scale_b: Any
-    epilogue: Any
-    args: tuple[Any, ...]
-
-    def arguments(self) -> dict[str, Any]:
-        """The kernels' arguments."""
-        return {
-            "scale_a": self.scale_a, "scale_b": self.scale_b, "args": self.args,
-            "EPILOGUE": self.epilogue,
-        }  # fmt: skip
 
 
-def _pipelined(kernel: Any, product: Product, config: Config, extra: _Extra) -> None:
-    tiles = triton.cdiv(product.m, config.block_m) * triton.cdiv(product.n, config.block_n)
-    kernel[(tiles * product.batches,)](
-        product.a.tensor, product.b.tensor, product.c, product.m, product.n, product.k,
-        *product.a.strides(), *product.b.strides(), *product.c_strides(), **extra.arguments(),
-        **config.arguments(), ACC=product.accumulator, INDEX=product.index,
-        num_warps=config.num_warps,
-    )  # fmt: skip
+#: Launches of this process: what stays the same from call to call is worked out once.
+_KNOWN: dict[Any, _Known] = {}
+_MOST_KNOWN = 4096
 
 
-def _check_described(product: Product) -> None:
-    """Refuse operands that the kernels whose warps have tasks of their own cannot take."""
-    for name, x in (("a", product.a), ("b", product.b)):
-        if x.described is None:
-            raise KernelArgumentError(
-                f"{name} cannot be copied by descriptor: its strides are {x.tensor.stride()}",
-                where=_WHERE,
-                hint="rows or columns have to be contiguous, a multiple of 16 bytes apart, and "
-                "begin at one; or use another schedule",
-            )
-    for name, along_k, x in (("a", "rows", product.a), ("b", "columns", product.b)):
-        if x.tensor.element_size() != 2 and x.by_column == (name == "a"):
-            raise KernelArgumentError(
-                f"{name} is of {x.tensor.dtype} and its {along_k} are not contiguous",
-                where=_WHERE,
-                hint=f"store it by {along_k}, or use another schedule",
-            )
-    if product.k == 0:
-        raise KernelArgumentError("K is 0", where=_WHERE, hint="use another schedule")
+def _key(*given: Any) -> Any:
+    """What products have in common that are launched alike; None: they are worked out anew."""
+    try:
+        key = tuning.measured, *(
+            (x.shape, x.stride(), x.dtype, x.device, x.data_ptr() % 16)
+            if hasattr(x, "data_ptr")
+            else x
+            for x in given
+        )  # fmt: skip
+        hash(key)
+    except (TypeError, RuntimeError):
+        return None
+    return key
 
 
-def _specialized(product: Product, config: Config, extra: _Extra) -> None:
-    """Launch a kernel whose warps have tasks of their own, with as many stages as fit."""
-    key = (
-        config, extra.epilogue, product.a.tensor.dtype, product.c.dtype, product.c_described,
-        tuple(type(x) for x in extra.args),
-    )  # fmt: skip
-    config = replace(config, stages=_FITTING.get(key, config.stages))
-    while True:
-        try:
-            _launch(product, config, extra)
-        except OutOfResources:
-            # What an epilogue loads, and what the copy engine does not store, goes through it.
-            if config.stages <= 2 or (extra.epilogue is None and product.c_described):
-                raise
-            config = replace(config, stages=config.stages - 1)
-        else:
-            _FITTING[key] = config.stages
-            return
-
-
-#: Stages with which a kernel fits into shared memory.
-_FITTING: dict[Any, int] = {}
-
-
-def _launch(product: Product, config: Config, extra: _Extra) -> None:
+def _on(device: Any) -> Any:
+    """Launches go to the current device."""
     import torch
 
-    cooperative = config.schedule == "cooperative"
-    cluster_m, cluster_n = config.cluster
-    rows = config.block_m // 2 if cooperative else config.block_m
-    a, b, c = product.a, product.b, product.c
-    c_block = [rows, config.block_n // config.subtiles]
-    if product.batches > 1:
-        c_block = [1, *c_block]
-    size = cluster_m * cluster_n
-    tiles = product.batches * (
-        triton.cdiv(product.m, config.block_m * cluster_m)
-        * triton.cdiv(product.n, config.block_n * cluster_n)
-    )
-    programs = torch.cuda.get_device_properties(c.device).multi_processor_count
-    clusters = max(min(programs, config.programs or programs) // size, 1)
-    split_tiles = 0
-    if config.stream_k and tiles % clusters:
-        clusters = min(clusters, tiles * triton.cdiv(product.k, config.block_k))
-        split_tiles = min(tiles, tiles % clusters + clusters)
-    clusters = clusters if split_tiles else min(tiles, clusters)
-    partials = flags = None
-    if split_tiles:
-        partials, flags = _workspace(c.device, clusters * size, config.block_m * config.block_n)
-    gemm_specialized[(clusters * size,)](
-        a.descriptor(min(rows, config.block_m // cluster_n), config.block_k),
-        b.descriptor(config.block_k, config.block_n // cluster_m),
-        TensorDescriptor.from_tensor(c, c_block) if product.c_described else c,
-        **extra.arguments(), partials=partials, flags=flags,
-        M=product.m, N=product.n, K=product.k, batches=product.batches,
-        **dict(zip(("stride_cb", "stride_cm", "stride_cn"), product.c_strides(), strict=True)),
-        split_tiles=split_tiles, **config.arguments(), SUBTILES=config.subtiles,
-        A_BY_COLUMN=a.by_column, B_BY_COLUMN=b.by_column, A_BATCHED=a.batched,
-        B_BATCHED=b.batched, C_DESCRIBED=product.c_described, ACC=product.accumulator,
-        PINGPONG=not cooperative, CLUSTER_M=cluster_m, CLUSTER_N=cluster_n,
-        STREAM_K=split_tiles > 0, INDEX=product.index,
-        num_warps=4, ctas_per_cga=(size, 1, 1),
-    )  # fmt: skip
+    if device.type != "cuda" or torch.cuda.current_device() == device.index:
+        return contextlib.nullcontext()
+    return torch.cuda.device(device)
 
 
-_FLAGS: dict[tuple[Any, int], Any] = {}
-
-
-def _workspace(device: Any, programs: int, elements: int) -> tuple[Any, Any]:
-    """Room for the sums that programs give to others, and for their flags, which are down.
-
-    The kernel lowers each flag that it raises: one set serves all launches of a stream.
-    """
-    import torch
-
-    partials = torch.empty(programs * elements, dtype=torch.float32, device=device)
-    if torch.cuda.is_current_stream_capturing():
-        # A graph may run beside the stream that it was captured on.
-        return partials, torch.zeros(2 * programs, dtype=torch.int32, device=device)
-    key = device, torch.cuda.current_stream(device).cuda_stream
-    if key not in _FLAGS or _FLAGS[key].numel() < 2 * programs:
-        _FLAGS[key] = torch.zeros(2 * programs, dtype=torch.int32, device=device)
-    return partials, _FLAGS[key]
+def _run(kernel: Any, product: Product, config: Config, extra: Extra) -> Launch | None:
+    """Launch the kernel that a configuration asks for; ``kernel`` is the pipelined one."""
+    if config.schedule == "blackwell":
+        launch_blackwell(product, config, extra == Extra())
+        return None
+    if config.schedule == "pipelined":
+        launch = pipelined(kernel, product, config, extra)
+        launch(product.a.tensor, product.b.tensor, product.c, extra)
+        return launch
+    return launched(product, config, extra)
 
 
 def can_be_specialized(product: Product) -> bool:
     """Whether the kernels whose warps have tasks of their own take a product."""
     try:
-        _check_described(product)
+        check_described(product)
     except KernelArgumentError:
         return False
     return True
 
 
-def _choose(product: Product, extra: _Extra) -> tuple[Any, Config]:
+def _choose(product: Product, extra: Extra, config: Config | str | None) -> tuple[Any, Config]:
     """The kernel for the device that the operands are on, and its configuration."""
+    given = config if isinstance(config, Config) else None
+    if given is None and config not in (None, "auto"):
+        raise KernelArgumentError(
+            f"config is {config!r}",
+            where=_WHERE,
+            hint="give a Config, 'auto' to measure, or None to have one chosen",
+        )
     size = product.a.tensor.element_size()
-    m, n, k = product.m, product.n, product.k
     if product.c.device.type == "cpu":
         if not triton.knobs.runtime.interpret:
             raise KernelArgumentError(
@@ -322,19 +221,35 @@ def _choose(product: Product, extra: _Extra) -> tuple[Any, Config]:
                 hint="move them to the GPU, or set TRITON_INTERPRET=1 before triton is imported "
                 "to run with the reference meaning",
             )
-        return gemm_pipelined, Config(64, 64, 128 // size, 4, 3, 4)
+        return gemm_pipelined, given or Config(64, 64, 128 // size, 4, 3, 4)
     target = triton.runtime.driver.active.get_current_target()
     if target.backend == "cuda" and target.arch == 90:
-        config = hopper_config(m, n, k, size)
-        if config.block_m == 128 and n > 128 and can_be_specialized(product):
-            config = specialized_config(size, product.c.element_size())
-            if extra.epilogue is not None:
-                config = replace(config, subtiles=4)
-        return gemm_pipelined, config
+        return gemm_pipelined, given or _for_hopper(product, extra, measured=config == "auto")
+    if target.backend == "cuda" and target.arch in (100, 103):
+        return gemm_blackwell, given or blackwell_config(product.m, size, product.c.element_size())
     if target.backend == "hip" and target.arch in ("gfx942", "gfx950"):
-        return gemm_staged, cdna_config(m, n, k, size, target.arch)
+        m, n, k = product.m, product.n, product.k
+        return gemm_staged, given or cdna_config(m, n, k, size, target.arch)
     raise KernelArgumentError(
         f"there is no kernel for {target.backend}:{target.arch}",
         where=_WHERE,
-        hint="Hopper (cuda:90), CDNA 3 (hip:gfx942) or CDNA 4 (hip:gfx950)",
+        hint="Hopper (cuda:90), Blackwell (cuda:100), CDNA 3 (hip:gfx942) or CDNA 4 (hip:gfx950)",
     )
+
+
+def _for_hopper(product: Product, extra: Extra, *, measured: bool) -> Config:
+    """The configuration that is chosen, or measured."""
+    import torch
+
+    problem = tuning.problem_of(product, can_be_specialized(product), extra.name)
+    device = tuning.this_device(product.c.device.index)
+    # While a CUDA graph is captured nothing can be measured.
+    if not measured or torch.cuda.is_current_stream_capturing():
+        return tuning.choose(problem, device)
+
+    def run(config: Config) -> None:
+        with torch.cuda.device(product.c.device):  # in other threads too
+            other = replace(product, c=torch.empty_like(product.c))
+            _run(gemm_pipelined, other, config, extra)
+
+    return tuning.tune(problem, device, run, tuning.gpu_timer)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
 import time
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -13,6 +12,7 @@ import triton.language as tl
 from triton import knobs
 from triton.compiler import ASTSource
 
+from remora.analysis import resources
 from remora.host.targets import gpu_target
 from remora.kernels.gemm_cdna import gemm_staged
 from remora.kernels.gemm_hopper import gemm_pipelined
@@ -112,27 +112,9 @@ def compile_kernel(kernel: Any, config: Config, target: str) -> Compiled:
         for label, pattern in _INSTRUCTIONS[backend].items()
     }
     registers, spills = (
-        _cuda_resources(compiled.asm["cubin"]) if backend == "cuda" else _hip_resources(assembly)
+        resources(compiled.asm["cubin"]) if backend == "cuda" else _hip_resources(assembly)
     )
     return Compiled([seconds], compiled.metadata.shared, counts, registers, spills, assembly)
-
-
-def _cuda_resources(cubin: bytes) -> tuple[int | None, int | None]:
-    """Registers and bytes of local memory (spills) of a thread, by cuobjdump."""
-    import tempfile
-
-    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
-        file.write(cubin)
-        file.flush()
-        try:
-            output = subprocess.run(
-                [knobs.nvidia.cuobjdump.path, "-res-usage", file.name],
-                capture_output=True, text=True, check=True,
-            ).stdout  # fmt: skip
-        except (OSError, RuntimeError, subprocess.CalledProcessError):
-            return None, None
-    found = re.search(r"REG:(\d+).*?LOCAL:(\d+)", output)
-    return (int(found[1]), int(found[2])) if found else (None, None)
 
 
 def _hip_resources(assembly: str) -> tuple[int | None, int | None]:

@@ -119,8 +119,8 @@ def _operand(x: Any) -> Operand:
     return Operand(x, by_column, rows if can_be_described(rows) else None)
 
 
-def product_of(a: Any, b: Any, scaled: bool, out_dtype: Any) -> Product:
-    """Check the operands of ``matmul``, and make the result, not written yet.
+def result_of(a: Any, b: Any, scaled: bool, out_dtype: Any) -> tuple[tuple[Any, ...], Any]:
+    """Check the operands of ``matmul``: shape and dtype of the result. Tensors need no data.
 
     Raises:
         KernelArgumentError: see ``matmul``.
@@ -139,8 +139,9 @@ def product_of(a: Any, b: Any, scaled: bool, out_dtype: Any) -> Product:
             where=_WHERE,
             hint="a's columns have to be as many as b's rows",
         )
-    batches = {int(x.shape[0]) for x in (a, b) if x.dim() == 3}
-    if len(batches - {1}) > 1:
+    batches = [x.shape[0] for x in (a, b) if x.dim() == 3]
+    several = [n for n in batches if n != 1]
+    if len(several) == 2 and several[0] != several[1]:
         raise KernelArgumentError(
             f"a has {a.shape[0]} matrices and b {b.shape[0]}",
             where=_WHERE,
@@ -155,22 +156,32 @@ def product_of(a: Any, b: Any, scaled: bool, out_dtype: Any) -> Product:
         )
     if a.device != b.device:
         raise KernelArgumentError(f"a is on {a.device} and b on {b.device}", where=_WHERE)
-    accumulator, default = _DTYPES[name]
+    default = _DTYPES[name][1]
     if scaled and default == "int32":
         default = "float16"
-    shape = (a.shape[-2], b.shape[-1])
+    batch = (several or batches)[:1]
     dtype = getattr(torch, default) if out_dtype is None else out_dtype
-    batch = max(batches - {1}, default=1)
-    if 0 in batches:
-        batch = 0
-    result = torch.empty((batch, *shape) if batches else shape, dtype=dtype, device=a.device)
+    return (*batch, a.shape[-2], b.shape[-1]), dtype
+
+
+def product_of(a: Any, b: Any, scaled: bool, out_dtype: Any) -> Product:
+    """Check the operands of ``matmul``, and make the result, not written yet.
+
+    Raises:
+        KernelArgumentError: see ``matmul``.
+    """
+    import torch
+
+    shape, dtype = result_of(a, b, scaled, out_dtype)
+    result = torch.empty(shape, dtype=dtype, device=a.device)
     c = result
     a, b = (x[0] if x.dim() == 3 and x.shape[0] == 1 else x for x in (a, b))
-    if batches and batch == 1:
+    if shape[:-2] == (1,):
         c = result[0]
     elif a.dim() == 3 and b.dim() == 2 and _can_be_flattened(a):
         # One matrix for all: their rows are those of one product.
         a, c = a.flatten(0, 1), result.flatten(0, 1)
+    accumulator = _DTYPES[str(a.dtype).removeprefix("torch.")][0]
     return Product(_operand(a), _operand(b), c, result, accumulator)
 
 

@@ -15,6 +15,7 @@ import triton
 import triton.language as tl
 
 import remora.tlx as tlx
+from remora.kernels.tiles import columns_of, halves_of, joined
 
 # The hardware's named barriers of the consumers; those before are taken.
 _GIVEN = tl.constexpr(10)
@@ -73,23 +74,30 @@ def work_item(item, cluster, clusters, tiles, split_tiles, steps, STREAM_K: tl.c
 
 
 @triton.jit
-def _places(acc, partials, program, ME: tl.constexpr):
-    ROWS: tl.constexpr = acc.shape[0]
-    COLUMNS: tl.constexpr = acc.shape[1]
+def _places(part, number, partials, program, ME: tl.constexpr, PARTS: tl.constexpr):
+    """The addresses of one of PARTS parts of a tile's columns, as numbers.
+
+    Before Triton 3.9 instructions take no pointers beside numbers.
+    """
+    ROWS: tl.constexpr = part.shape[0]
+    COLUMNS: tl.constexpr = part.shape[1]
     at = tl.arange(0, ROWS)[:, None] * COLUMNS + tl.arange(0, COLUMNS)[None, :]
-    return partials + (program * 2 + ME) * (ROWS * COLUMNS) + at
+    first = ((program * 2 + ME) * PARTS + number) * (ROWS * COLUMNS)
+    return (partials + first + at).to(tl.int64)
 
 
 @triton.jit
 def give_partial(acc, partials, flags, program, ME: tl.constexpr):
     """Write sums for another cluster, and raise their flag."""
-    # Elementwise instructions leave the sums in the registers they are in: tl.store would
-    # move them for whole lines, through shared memory that is full.
-    tl.inline_asm_elementwise(
-        "st.global.v2.b32 [$2], {$4, $5}; mov.b32 $0, 0; mov.b32 $1, 0;",
-        "=r,=r,l,l,r,r", [_places(acc, partials, program, ME), acc],
-        dtype=tl.int32, is_pure=False, pack=2,
-    )  # fmt: skip
+    parts = columns_of(acc, 4)
+    for i in tl.static_range(4):
+        # Elementwise instructions leave the sums in the registers they are in: tl.store would
+        # move them for whole lines, through shared memory that is full.
+        tl.inline_asm_elementwise(
+            "st.global.v2.b32 [$2], {$4, $5}; mov.b32 $0, 0; mov.b32 $1, 0;",
+            "=r,=r,l,l,r,r", [_places(parts[i], i, partials, program, ME, 4), parts[i]],
+            dtype=tl.int32, is_pure=False, pack=2,
+        )  # fmt: skip
     tlx.fence("gpu")
     tlx.named_barrier_wait(_GIVEN + ME, 128)
     tl.store(flags + program * 2 + ME, 1)
@@ -105,19 +113,35 @@ def add_partials(
     if first > 0:
         giver = _cluster_of((tile - (tiles - split_tiles)) * steps, clusters, split_tiles * steps)
     for other in range(giver, cluster):
-        program = other * SIZE + rank
-        flag = flags + program * 2 + ME
         tl.inline_asm_elementwise(
             "{.reg .pred %up; waiting: ld.acquire.gpu.global.b32 $0, [$1]; "
             "setp.ne.b32 %up, $0, 0; @!%up bra waiting;}",
-            "=r,l", [flag], dtype=tl.int32, is_pure=False, pack=1,
+            "=r,l", [flags + (other * SIZE + rank) * 2 + ME],
+            dtype=tl.int32, is_pure=False, pack=1,
         )  # fmt: skip
-        acc = tl.inline_asm_elementwise(
-            "{.reg .f32 %a, %b; ld.global.v2.f32 {%a, %b}, [$2]; "
-            "add.f32 $0, $4, %a; add.f32 $1, $5, %b;}",
-            "=f,=f,l,l,f,f", [_places(acc, partials, program, ME), acc],
-            dtype=tl.float32, is_pure=False, pack=2,
-        )  # fmt: skip
-        tlx.named_barrier_wait(_GIVEN + ME, 128)
-        tl.store(flag, 0)
-    return acc
+    # A part at a time: the addresses of a whole tile would take more registers than there are.
+    left, right = halves_of(acc)
+    first_part, second = halves_of(left)
+    third, fourth = halves_of(right)
+    for other in range(giver, cluster):
+        first_part = _added(first_part, 0, partials, other * SIZE + rank, ME)
+    for other in range(giver, cluster):
+        second = _added(second, 1, partials, other * SIZE + rank, ME)
+    for other in range(giver, cluster):
+        third = _added(third, 2, partials, other * SIZE + rank, ME)
+    for other in range(giver, cluster):
+        fourth = _added(fourth, 3, partials, other * SIZE + rank, ME)
+    tlx.named_barrier_wait(_GIVEN + ME, 128)
+    for other in range(giver, cluster):
+        tl.store(flags + (other * SIZE + rank) * 2 + ME, 0)
+    return joined(joined(first_part, second), joined(third, fourth))
+
+
+@triton.jit
+def _added(part, number, partials, program, ME: tl.constexpr):
+    return tl.inline_asm_elementwise(
+        "{.reg .f32 %a, %b; ld.global.v2.f32 {%a, %b}, [$2]; "
+        "add.f32 $0, $4, %a; add.f32 $1, $5, %b;}",
+        "=f,=f,l,l,f,f", [_places(part, number, partials, program, ME, 4), part],
+        dtype=tl.float32, is_pure=False, pack=2,
+    )  # fmt: skip

@@ -47,6 +47,12 @@ from remora.tlx.device_descriptors import (
 from remora.tlx.dots import async_dot, async_dot_wait
 from remora.tlx.gathers import local_gather, local_scatter
 from remora.tlx.launch import Config, in_clusters, jit
+from remora.tlx.launch_control import (
+    CLCPipelineContext,
+    clc_consumer,
+    clc_create_context,
+    clc_producer,
+)
 from remora.tlx.layouts import (
     amd_mfma_layout,
     assert_same_layout,
@@ -66,6 +72,8 @@ from remora.tlx.layouts import (
     tensor_memory_scales_layout_encoding,
     zeros,
 )
+from remora.tlx.scaled import _to_mxfp8_block as _to_mxfp8_block
+from remora.tlx.scaled import async_dot_scaled
 from remora.tlx.storage import (
     StorageType,
     reuse_group,
@@ -76,6 +84,7 @@ from remora.tlx.storage import (
     storage_alias_spec_value,
 )
 from remora.tlx.tasks import async_task, async_task_replica_id, async_tasks
+from remora.tlx.tcgen05 import tcgen05_commit, tmem_copy
 from remora.tlx.types import (
     async_token,
     buffered_tensor,
@@ -100,6 +109,7 @@ from remora.tlx.views import local_reinterpret, local_slice, local_trans, subsli
 from remora.tlx_plugin import plugin, wait_for_each_product
 
 __all__ = [
+    "CLCPipelineContext",
     "Config",
     "alloc_barriers",
     "alloc_warp_barrier",
@@ -111,6 +121,7 @@ __all__ = [
     "async_descriptor_store",
     "async_descriptor_store_wait",
     "async_dot",
+    "async_dot_scaled",
     "async_dot_wait",
     "async_load",
     "async_load_commit_group",
@@ -126,6 +137,9 @@ __all__ = [
     "barrier_expect_bytes",
     "barrier_wait",
     "buffered_tensor",
+    "clc_consumer",
+    "clc_create_context",
+    "clc_producer",
     "clock64",
     "cluster_barrier",
     "cluster_cta_rank",
@@ -183,10 +197,12 @@ __all__ = [
     "subslice",
     "swizzled_layout",
     "swizzled_shared_layout_encoding",
+    "tcgen05_commit",
     "tensor_descriptor_ptr",
     "tensor_memory_layout_encoding",
     "tensor_memory_scales_layout_encoding",
     "thread_id",
+    "tmem_copy",
     "vote_ballot_sync",
     "wait_for_each_product",
     "warp_any",

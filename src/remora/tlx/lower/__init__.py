@@ -10,7 +10,11 @@ from remora.tlx.lower import (
     device_descriptors,
     gathers,
     hip,
+    launch_control,
+    scaled,
     shared,
+    tcgen05,
+    tensor_memory,
     views,
 )
 
@@ -24,6 +28,10 @@ __all__ = [
     "device_descriptors",
     "gathers",
     "hip",
+    "launch_control",
+    "scaled",
     "shared",
+    "tcgen05",
+    "tensor_memory",
     "views",
 ]

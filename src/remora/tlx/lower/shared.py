@@ -20,6 +20,7 @@ from remora.tlx.lower.layouts import (
     shared_layout,
     with_encoding,
 )
+from remora.tlx.lower.sharing import allocator
 from remora.tlx.storage import Placement, set_buffer_overlap, storage_alias_spec
 from remora.tlx.tasks import async_task_replica_id
 
@@ -30,16 +31,16 @@ def lower_alloc(op: CustomOp, builder: Builder, lowering: Lowering) -> SSAValue:
     kind = lowering.analysis.memdesc_of(op)
     shared = lowering.analysis.storage_of(op)
     if shared is None:
-        return builder.value("ttg.local_alloc", [], kind)
+        return builder.value(allocator(op), [], kind)
     if shared.root is op:
-        shared.allocate(builder)
+        shared.allocate(op, builder)
     return builder.value("ttg.memdesc_reinterpret", [shared.block_of(op)], kind)
 
 
 @storage_alias_spec.lowering("cuda", "hip")
 def lower_spec(op: CustomOp, builder: Builder, lowering: Lowering) -> SSAValue:
     """The memory that the allocations share; the handle itself stands for nothing."""
-    lowering.analysis.storage_of(op).allocate(builder)
+    lowering.analysis.storage_of(op).allocate(op, builder)
     return builder.constant(0, 64)
 
 
@@ -49,8 +50,10 @@ def lower_overlap(op: CustomOp, builder: Builder, lowering: Lowering) -> None:
 
 
 @local_view.lowering("cuda", "hip")
-def lower_view(op: CustomOp, builder: Builder, lowering: Lowering) -> SSAValue:
-    """``ttg.memdesc_index``."""
+def lower_view(
+    op: CustomOp, builder: Builder, lowering: Lowering, kind: Attribute | None = None
+) -> SSAValue:
+    """``ttg.memdesc_index``; of type ``kind``, or of what the view is."""
     buffers, index = op.operands
     source = lowering.analysis.source_of(op)
     placement = lowering.analysis.placement_of(op)
@@ -61,7 +64,7 @@ def lower_view(op: CustomOp, builder: Builder, lowering: Lowering) -> SSAValue:
         buffers = builder.value("ttg.memdesc_reinterpret", [buffers], elements.type)
     if placement is not None:
         index = _placed(index, placement, source.bytes, builder)
-    kind = lowering.analysis.view_type(op.results[0])
+    kind = kind or lowering.analysis.view_type(op.results[0])
     return builder.value("ttg.memdesc_index", [buffers, index], kind)
 
 
