@@ -17,12 +17,13 @@ from compiling import TARGETS
 from tlx.building import build, conversions_in_loops, instructions, loops_of
 from triton.compiler import ASTSource
 
+from remora.analysis import resources
 from remora.errors import KernelArgumentError
 from remora.kernels import grouped_matmul
 from remora.kernels.gemm_grouped import FILLED, fill_table, gemm_grouped, packed
 from remora.kernels.gemm_grouped_specialized import gemm_grouped_specialized
 from remora.kernels.grouped_matmul import plain_config, specialized_config
-from remora.kernels.offline import _cuda_resources, _hip_resources
+from remora.kernels.offline import _hip_resources
 
 
 def test_the_reference_meaning() -> None:
@@ -128,7 +129,7 @@ def test_hopper(kind: str, dtype: str, turned: bool, shape: str) -> None:
     # Descriptors are made where a group's end is not the tensor's.
     made = ptx.count("tensormap.cp_fenceproxy")
     assert made == {"rows": 2, "depth": 4, "list": 4}[kind]
-    assert _cuda_resources(compiled.asm["cubin"])[1] == 0  # nothing is spilled
+    assert resources(compiled.asm["cubin"])[1] == 0  # nothing is spilled
     assert compiled.metadata.shared <= 227 << 10
 
 
@@ -158,7 +159,7 @@ def test_hopper_with_any_strides(kind: str) -> None:
     ptx = compiled.asm["ptx"]
     assert "wgmma.mma_async" in ptx
     assert ("cp.async.cg" in ptx) == (kind != "list")  # whose alignment nobody knows
-    assert _cuda_resources(compiled.asm["cubin"])[1] == 0
+    assert resources(compiled.asm["cubin"])[1] == 0
 
 
 @pytest.mark.parametrize(("target", "kind"), [

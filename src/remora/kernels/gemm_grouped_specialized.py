@@ -26,7 +26,7 @@ from remora.kernels.gemm_grouped import (
     pointer_of,
     stride_of,
 )
-from remora.kernels.gemm_specialized import _columns, _copy, _hand_over
+from remora.kernels.gemm_specialized import _copy, _hand_over, columns_of
 from remora.kernels.tiles import tile_of
 
 
@@ -200,11 +200,11 @@ def _produce_group(
             for part in tl.static_range(2):
                 _copy(
                     a_desc, a_buffers[stage * 2 + part], full[stage], 0, row + part * ROWS, depth,
-                    False, A_BY_COLUMN, 0, 0, 1,
+                    False, A_BY_COLUMN, 0, 0, 1, "",
                 )  # fmt: skip
             _copy(
                 b_desc, b_buffers[stage], full[stage], group, column, depth, KIND == "rows",
-                not B_BY_COLUMN, 0, 0, 1,
+                not B_BY_COLUMN, 0, 0, 1, "",
             )  # fmt: skip
             step += 1
         tile = following
@@ -257,7 +257,7 @@ def _multiply(
             tlx.barrier_arrive(empty[before])
         if LATE:
             if i < SUBTILES:
-                parts = _columns(held, SUBTILES)
+                parts = columns_of(held, SUBTILES)
                 for part in tl.static_range(SUBTILES):
                     if i == part:
                         column = held_column + part * (BLOCK_N // SUBTILES)
@@ -287,7 +287,7 @@ def _store(
 ):  # fmt: skip
     """Scale a tile, and hand it to the copy engine, in SUBTILES parts through one buffer."""
     COLUMNS: tl.constexpr = acc.shape[1] // SUBTILES
-    parts = _columns(acc, SUBTILES)
+    parts = columns_of(acc, SUBTILES)
     for part in tl.static_range(SUBTILES):
         values = finished(
             parts[part], group, row, column + part * COLUMNS, M, N, scale_a, scale_b, (), None,
@@ -365,7 +365,7 @@ def _consume(
         first += tiles
         start = end
     if LATE:
-        parts = _columns(held, SUBTILES)
+        parts = columns_of(held, SUBTILES)
         for part in tl.static_range(SUBTILES):
             _hand_over(c_desc, buffer, parts[part], 0, held_row, held_column + part * COLUMNS)
     tlx.async_descriptor_store_wait(0)
