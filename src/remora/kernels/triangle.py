@@ -198,7 +198,7 @@ def _run(
     launch = _launch_hopper if hopper else _launch_stock
     elsewhere = x.device.type == "cuda" and x.device.index != torch.cuda.current_device()
     with torch.cuda.device(x.device) if elsewhere else contextlib.nullcontext():
-        weights, units = _scaled(x, [w.contiguous() for w in weights])
+        weights, units = _scaled(x, [_aligned(w) for w in weights])
         width = triton.next_power_of_2(c)
         pairs = max(1, 8192 // width)
         normalise[(b * n * triton.cdiv(n, pairs),)](
@@ -206,6 +206,12 @@ def _run(
         )
         launch(y, weights, units, mask, incoming, eps, ab, products, out, n)
     return ab, products, units[: 2 * h]
+
+
+def _aligned(weight: Any) -> Any:
+    """As the copy engine takes it: contiguous, from a multiple of 16 bytes on."""
+    weight = weight.contiguous()
+    return weight if weight.data_ptr() % 16 == 0 else weight.clone()
 
 
 def _pairs(x: Any) -> int:

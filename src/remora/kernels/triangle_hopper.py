@@ -265,23 +265,24 @@ def _normalise(
     sqrt(channels) standard deviations from the mean: nothing cancels.
     """
     EXTENT: tl.constexpr = PIECES * DEPTH
-    total = tl.zeros((PAIRS,), tl.float32)
-    squares = tl.zeros((PAIRS,), tl.float32)
     depth = tl.arange(0, DEPTH)
-    at = products + depth[:, None] * apart + tl.arange(0, PAIRS)[None, :]
-    shift = total
+    pairs = tl.arange(0, PAIRS)
+    at = products + depth[:, None] * apart + pairs[None, :]
     parts = ()
     for piece in tl.static_range(PIECES):
         parts += (tl.load(at + piece * DEPTH * apart, there, 0.0),)  # type: ignore[assignment]
+    shift = tl.load(products + pairs, there, 0.0).to(tl.float32)
+    if SCALED:
+        shift *= tl.load(unit) * tl.load(unit + EXTENT)
+    totals = tl.zeros((DEPTH, PAIRS), tl.float32)
+    squares = tl.zeros((DEPTH, PAIRS), tl.float32)
     for piece in tl.static_range(PIECES):
-        x = _unscaled(parts[piece], unit, piece, EXTENT, SCALED)
-        if piece == 0:
-            shift = tl.sum(tl.where((depth == 0)[:, None], x, 0.0), 0)
-        x -= shift[None, :]
-        total += tl.sum(x, 0)
-        squares += tl.sum(x * x, 0)
-    mean = total / EXTENT
-    scale = tl.math.rsqrt(tl.maximum(squares / EXTENT - mean * mean, 0.0) + eps)
+        x = _unscaled(parts[piece], unit, piece, EXTENT, SCALED) - shift[None, :]
+        totals += x
+        squares += x * x
+    mean = tl.sum(totals, 0) / EXTENT
+    variance = tl.maximum(tl.sum(squares, 0) / EXTENT - mean * mean, 0.0)
+    scale = tl.math.rsqrt(variance + eps)
     mean += shift
     for piece in tl.static_range(PIECES):
         w = tl.load(weight + piece * DEPTH + depth).to(tl.float32)

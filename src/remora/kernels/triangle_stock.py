@@ -54,9 +54,9 @@ def _add(
 ):  # fmt: skip
     """``acc + x @ weights.T`` for some channels and a piece of the columns."""
     columns = first + tl.arange(0, PIECE)
-    at = weights + channels[:, None] * extent + columns[None, :]
-    w = tl.load(at, (channels < count)[:, None] & (columns < extent)[None, :], 0.0)
-    return _dot(x, tl.trans(w), acc, WIDE)
+    at = weights + columns[:, None] + channels[None, :] * extent
+    w = tl.load(at, (columns < extent)[:, None] & (channels < count)[None, :], 0.0)
+    return _dot(x, w, acc, WIDE)
 
 
 @triton.jit
@@ -187,18 +187,19 @@ def finish_stock(
     channels = tl.program_id(0) % chunks * CHANNELS + tl.arange(0, CHANNELS)
 
     at = products + (b * ROW + i) * ROW + pairs
-    total = tl.zeros((PAIRS,), tl.float32)
-    squares = tl.zeros((PAIRS,), tl.float32)
-    shift = total
+    shift = tl.load(at).to(tl.float32)
+    if SCALED:
+        shift *= tl.load(unit) * tl.load(unit + H)
+    totals = tl.zeros((PAIRS, PIECE), tl.float32)
+    squares = tl.zeros((PAIRS, PIECE), tl.float32)
     for at_channel in range(0, H, PIECE):
         x, some, hidden = _piece(at, at_channel, plane, H, unit, PIECE, SCALED)
-        own = tl.sum(tl.where((hidden == 0)[None, :], x, 0.0), 1)
-        shift = tl.where(at_channel == 0, own, shift)
         x = tl.where(some, x - shift[:, None], 0.0)
-        total += tl.sum(x, 1)
-        squares += tl.sum(x * x, 1)
-    mean = total / H
-    scale = tl.math.rsqrt(tl.maximum(squares / H - mean * mean, 0.0) + eps)
+        totals += x
+        squares += x * x
+    mean = tl.sum(totals, 1) / H
+    variance = tl.maximum(tl.sum(squares, 1) / H - mean * mean, 0.0)
+    scale = tl.math.rsqrt(variance + eps)
     mean += shift
 
     acc_p = tl.zeros((PAIRS, CHANNELS), tl.float32)
