@@ -177,7 +177,7 @@ def products_of(
 
     Returns:
         (2H, B, ROW, ROW), zeros past N; (H, B, ROW, ROW); 1 / scale of the first one's channels,
-        empty where nothing is scaled.
+        None where nothing is scaled.
     """
     return _run(x, weights, mask, incoming, eps, None)
 
@@ -205,7 +205,7 @@ def _run(
             x, weights[0], weights[1], y, n, row, c, *x.stride(), eps, PAIRS=pairs, C_POWER=width
         )
         launch(y, weights, units, mask, incoming, eps, ab, products, out, n)
-    return ab, products, units[: 2 * h]
+    return ab, products, None if units is None else units[: 2 * h]
 
 
 def _aligned(weight: Any) -> Any:
@@ -224,11 +224,14 @@ def _fits_hopper(c: int, h: int) -> bool:
 
 
 def _scaled(x: Any, weights: list[Any]) -> tuple[list[Any], Any]:
-    """The weights as the kernels take them, and 1 / scale of each row of the projections."""
+    """The weights as the kernels take them, and 1 / scale of each row of the projections.
+
+    None where nothing is scaled.
+    """
     import torch
 
     if x.dtype != torch.float32:
-        return weights, x.new_empty(0)
+        return weights, None
     w_in, b_in, p_in, g_in, w_out, b_out, p_out, g_out = weights
     c, h = x.shape[3], w_out.numel()
     p_in_16, g_in_16, p_out_16, g_out_16 = (
@@ -256,37 +259,61 @@ def _mask_arguments(mask: Any, other: Any) -> tuple[Any, tuple[int, int, int]]:
     return mask, mask.stride()
 
 
+def _units(units: Any, h: int, c: int, other: Any) -> tuple[Any, ...]:
+    """1 / scale of the channels of a and b, their gates, the output's gates, and its projection.
+
+    Where nothing is scaled, another tensor in their places.
+    """
+    if units is None:
+        return other, other, other, other
+    return units, units[2 * h :], units[4 * h :], units[4 * h + c :]
+
+
+def _described(base: Any, rows: int, columns: int, block: tuple[int, int]) -> TensorDescriptor:
+    """A contiguous matrix for the copy engine.
+
+    Without the checks of ``TensorDescriptor``, which take longer than a small update: bases here
+    are multiples of 16 bytes, and so are columns.
+    """
+    descriptor = object.__new__(TensorDescriptor)
+    descriptor.base = base
+    descriptor.shape, descriptor.strides = [rows, columns], [columns, 1]
+    descriptor.block_shape = list(block)
+    return descriptor
+
+
 def _launch_hopper(
     y: Any, weights: list[Any], units: Any, mask: Any, incoming: bool, eps: float,
     ab: Any, products: Any, out: Any, n: int,
 ) -> None:  # fmt: skip
     _, _, p_in, g_in, w_out, b_out, p_out, g_out = weights
     b, row, _, c = y.shape
-    h = _HIDDEN
-    scaled = units.numel() > 0
+    h, all_pairs = _HIDDEN, b * row * row
+    scaled = units is not None
+    of_ab, of_gates, of_out_gates, of_out = _units(units, h, c, y)
     pieces, h_pieces = c // _DEPTH, h // _DEPTH
     programs = _processors(y.device.index)
-    described = TensorDescriptor.from_tensor
-    block = [_CHANNELS, _DEPTH]
-    y_desc = described(y.view(-1, c), [_PAIRS, _DEPTH])
+    block = (_CHANNELS, _DEPTH)
+    y_desc = _described(y, all_pairs, c, (_PAIRS, _DEPTH))
 
     tensor, strides = _mask_arguments(mask, y)
     chunks = 2 * h // _CHANNELS
     stages, resident = _stages(2 * pieces, chunks * 2 * pieces)
-    project[(min(programs, b * row * row // (2 * _PAIRS)),)](
-        y_desc, tensor, described(p_in, block), described(g_in, block), units[2 * h :],
-        described(ab.view(2 * h, -1), [_CHANNELS // 2, _PAIRS]), b, n, row, *strides,
+    project[(min(programs, all_pairs // (2 * _PAIRS)),)](
+        y_desc, tensor, _described(p_in, 2 * h, c, block), _described(g_in, 2 * h, c, block),
+        of_gates,
+        _described(ab, 2 * h, all_pairs, (_CHANNELS // 2, _PAIRS)), b, n, row, *strides,
         PIECES=pieces, CHUNKS=chunks, STAGES=stages, RESIDENT=resident,
         MASKED=mask is not None, SCALED=scaled, num_warps=4,
     )  # fmt: skip
 
     block_n = 256 if row % 256 == 0 or row > 1024 else 128
-    flat, columns = ab.view(-1, row), [64, block_n] if incoming else [block_n, 64]
     parts = 4 if scaled and block_n == 256 else 2  # 16 KiB of results at a time
     tiles = h * b * triton.cdiv(row, 128) * triton.cdiv(row, block_n)
     pair_products[(min(programs, tiles),)](
-        described(flat, [64, 64]), described(flat, columns),
-        described(products.view(-1, row), [64, block_n // parts]), h * b, row,
+        _described(ab, 2 * h * b * row, row, (64, 64)),
+        _described(ab, 2 * h * b * row, row, (64, block_n) if incoming else (block_n, 64)),
+        _described(products, h * b * row, row, (64, block_n // parts)), h * b, row,
         BLOCK_N=block_n, PARTS=parts, STAGES=4, INCOMING=incoming, num_warps=4,
     )  # fmt: skip
     if out is None:
@@ -295,9 +322,9 @@ def _launch_hopper(
     chunks = triton.cdiv(c, _CHANNELS)
     stages, resident = _stages(2 * (pieces + h_pieces), chunks * (pieces + h_pieces))
     finish[(min(programs, triton.cdiv(b * n * (row // _PAIRS), 2)),)](
-        y_desc, products, w_out, b_out, described(p_out, block), described(g_out, block),
-        units, units[4 * h :], units[4 * h + c :], out,
-        described(out.view(-1, c), [_PAIRS, _CHANNELS // (4 if scaled else 2)]),
+        y_desc, products, w_out, b_out, _described(p_out, c, h, block),
+        _described(g_out, c, c, block), of_ab, of_out_gates, of_out, out,
+        _described(out, b * n * n, c, (_PAIRS, _CHANNELS // (4 if scaled else 2))),
         b, n, row, c, eps,
         PIECES=pieces, H_PIECES=h_pieces, CHUNKS=chunks, STAGES=stages, RESIDENT=resident,
         SCALED=scaled, DESCRIBED=n % _PAIRS == 0, num_warps=4,
@@ -323,10 +350,11 @@ def _launch_stock(
     h = w_out.numel()
     tensor, strides = _mask_arguments(mask, y)
     pairs, wide = _pairs(y), y.device.type == "cpu"
-    scaled = units.numel() > 0
+    of_ab, of_gates, of_out_gates, of_out = _units(units, h, c, y)
+    scaled = units is not None
     cut = {"PAIRS": pairs, "CHANNELS": 64, "PIECE": 64, "SCALED": scaled, "WIDE": wide}
     project_stock[(b * row * (row // pairs) * triton.cdiv(2 * h, 64),)](
-        y, tensor, p_in, g_in, units[2 * h :], ab, b, n, row, c, 2 * h, *strides,
+        y, tensor, p_in, g_in, of_gates, ab, b, n, row, c, 2 * h, *strides,
         MASKED=mask is not None, **cut,
     )  # fmt: skip
     block = min(128, triton.next_power_of_2(row))
@@ -336,6 +364,6 @@ def _launch_stock(
     if out is None:
         return
     finish_stock[(b * n * (row // pairs) * triton.cdiv(c, 64),)](
-        y, products, w_out, b_out, p_out, g_out, units, units[4 * h :], units[4 * h + c :], out,
-        b, n, row, c, h, eps, **cut,
+        y, products, w_out, b_out, p_out, g_out, of_ab, of_out_gates, of_out, out, b, n,
+        row, c, h, eps, **cut,
     )  # fmt: skip

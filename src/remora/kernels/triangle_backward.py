@@ -67,7 +67,7 @@ def _products(some: Any, units: Any) -> Any:
     """(H, rows, pairs) of the products, as (pairs, H) without their scales, in fp32."""
     h = some.shape[0]
     t = some.reshape(h, -1).T.float()
-    return t * (units[:h] * units[h:]) if units.numel() else t
+    return t * (units[:h] * units[h:]) if units is not None else t
 
 
 def _through_output(
@@ -101,7 +101,7 @@ def _through_products(of_products: Any, ab: Any, units: Any, incoming: bool, kin
     """The gradient of a and b, (2H, B, N, N): two more batched products, cuBLAS's."""
     h, batch, n, _ = of_products.shape
     both = ab[:, :, :n, :n]
-    if units.numel():
+    if units is not None:
         both = both.to(kind) * units[:, None, None, None]
     a, b = (m.reshape(-1, n, n) for m in both.split(h))
     d = of_products.view(-1, n, n)
