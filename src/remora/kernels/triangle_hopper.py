@@ -220,7 +220,7 @@ def finish(
                 weight, bias, unit, g_unit, p_unit, out, out_desc, tiles, B, N, ROW, C, eps,
                 0, PIECES, H_PIECES, CHUNKS, STAGES, RESIDENT, SCALED, DESCRIBED,
             )  # fmt: skip
-        with tlx.async_task(num_warps=4, num_regs=232):
+        with tlx.async_task(num_warps=4, num_regs=224):
             _finish(
                 y, y_full, y_empty, z, blocks, full, empty, results, products,
                 weight, bias, unit, g_unit, p_unit, out, out_desc, tiles, B, N, ROW, C, eps,
@@ -231,7 +231,7 @@ def finish(
                 p_desc, g_desc, blocks, full, empty, tiles,
                 CHUNKS, H_PIECES, PIECES, STAGES, RESIDENT,
             )  # fmt: skip
-        with tlx.async_task(num_warps=1, num_regs=24):
+        with tlx.async_task(num_warps=1, num_regs=40):
             for turn in range(tiles):
                 ahead = (tl.program_id(0) + (turn + 1) * tl.num_programs(0)) * 2 * PAIRS
                 _prefetch(products, ahead, B, N, ROW, H_PIECES)
@@ -248,10 +248,13 @@ def _prefetch(products, pair, B, N, ROW, PIECES: tl.constexpr):
     LINE: tl.constexpr = 128 // tlx.size_of(tlx.dtype_of(products))
     row = pair // ROW
     at = products + tl.cast(row // N * ROW + row % N, tl.int64) * ROW + pair % ROW
-    channels = tl.arange(0, PIECES * DEPTH).to(tl.int64) * B * ROW * ROW
-    at = at + channels[:, None] + (tl.arange(0, 2 * PAIRS // LINE) * LINE)[None, :]
     # The second consumer's pairs may be in the next row: a hint that comes to nothing then.
-    tlx.prefetch(at, "L2", (row < B * N) & (channels >= 0)[:, None])
+    lines = (tl.arange(0, 2 * PAIRS // LINE) * LINE)[None, :]
+    plane = tl.cast(B, tl.int64) * ROW * ROW
+    # A few channels at a time: the task has few registers.
+    for channel in range(0, PIECES * DEPTH, 32):
+        some = at + (channel + tl.arange(0, 32))[:, None] * plane + lines
+        tlx.prefetch(some, "L2", (row < B * N) & (lines >= 0))
 
 
 @triton.jit
