@@ -252,9 +252,10 @@ def _prefetch(products, pair, B, N, ROW, PIECES: tl.constexpr):
     lines = (tl.arange(0, 2 * PAIRS // LINE) * LINE)[None, :]
     plane = tl.cast(B, tl.int64) * ROW * ROW
     # A few channels at a time: the task has few registers.
-    for channel in range(0, PIECES * DEPTH, 32):
-        some = at + (channel + tl.arange(0, 32))[:, None] * plane + lines
-        tlx.prefetch(some, "L2", (row < B * N) & (lines >= 0))
+    at = at + tl.arange(0, 32)[:, None] * plane + lines
+    for _ in range(PIECES * DEPTH // 32):
+        tlx.prefetch(at, "L2", (row < B * N) & (lines >= 0))
+        at += 32 * plane
 
 
 @triton.jit
