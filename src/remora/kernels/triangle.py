@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 from typing import Any
 
@@ -196,8 +195,7 @@ def _run(
     ab = torch.empty((2 * h, b, row, row), dtype=kind, device=x.device)
     products = torch.empty((h, b, row, row), dtype=x.dtype, device=x.device)
     launch = _launch_hopper if hopper else _launch_stock
-    elsewhere = x.device.type == "cuda" and x.device.index != torch.cuda.current_device()
-    with torch.cuda.device(x.device) if elsewhere else contextlib.nullcontext():
+    with torch.cuda.device_of(x):
         weights, units = _scaled(x, [_aligned(w) for w in weights])
         width = triton.next_power_of_2(c)
         pairs = max(1, 8192 // width)
@@ -248,7 +246,7 @@ def _scaled(x: Any, weights: list[Any]) -> tuple[list[Any], Any]:
     return [w_in, b_in, p_in_16, g_in_16, w_out, b_out, p_out_16, g_out_16], units
 
 
-def _mask_arguments(mask: Any, other: Any) -> tuple[Any, tuple[int, int, int]]:
+def mask_arguments(mask: Any, other: Any) -> tuple[Any, tuple[int, int, int]]:
     """The mask as the kernels take it, or another tensor in its place, and its strides."""
     import torch
 
@@ -296,7 +294,7 @@ def _launch_hopper(
     block = (_CHANNELS, _DEPTH)
     y_desc = _described(y, all_pairs, c, (_PAIRS, _DEPTH))
 
-    tensor, strides = _mask_arguments(mask, y)
+    tensor, strides = mask_arguments(mask, y)
     chunks = 2 * h // _CHANNELS
     stages, resident = _stages(2 * pieces, chunks * 2 * pieces)
     project[(min(programs, all_pairs // (2 * _PAIRS)),)](
@@ -348,7 +346,7 @@ def _launch_stock(
     _, _, p_in, g_in, w_out, b_out, p_out, g_out = weights
     b, row, _, c = y.shape
     h = w_out.numel()
-    tensor, strides = _mask_arguments(mask, y)
+    tensor, strides = mask_arguments(mask, y)
     pairs, wide = _pairs(y), y.device.type == "cpu"
     of_ab, of_gates, of_out_gates, of_out = _units(units, h, c, y)
     scaled = units is not None
