@@ -78,14 +78,11 @@ def replayed(run):
 def work(n: int, batch: int, c: int, element_bytes: int) -> dict[str, float]:
     """Floating-point operations, and the bytes of the four kernels, each tensor once."""
     pairs, h = batch * n * n, HIDDEN
-    x, ab, products = (
-        pairs * c * element_bytes,
-        2 * pairs * h * 2,
-        pairs * h * max(2, element_bytes),
-    )
+    x, y, ab = pairs * c * element_bytes, pairs * c * 2, 2 * pairs * h * 2
+    products = pairs * h * element_bytes
     return {
         "flops": 2.0 * pairs * (4 * h * c + n * h + c * h + c * c),
-        "bytes": float(x + ab + ab + products + products + x + x),
+        "bytes": float((x + y) + (y + ab) + (ab + products) + (products + y + x)),
     }
 
 
