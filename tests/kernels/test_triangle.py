@@ -83,7 +83,7 @@ def hopper(step: str, dtype: str, c: int, *, incoming: bool = False) -> Any:
         return build(
             triangle_hopper.project, "cuda:90", **common, mask="*u8",
             out_desc=descriptor(kind, 64, 64), stride_mb="i32", stride_mi="i32", stride_mk=1,
-            CHUNKS=2, STAGES=stages, RESIDENT=resident, MASKED=True,
+            CHUNKS=2, STAGES=stages, RESIDENT=resident, RESULTS=2, MASKED=True,
         )  # fmt: skip
     if step == "finish":
         chunks = -(-c // 128)
@@ -93,7 +93,7 @@ def hopper(step: str, dtype: str, c: int, *, incoming: bool = False) -> Any:
             weight="*fp32" if scaled else f"*{dtype}", bias="*fp32" if scaled else f"*{dtype}",
             unit="*fp32", p_unit="*fp32", out=f"*{dtype}",
             out_desc=descriptor(dtype, 64, 32 if scaled else 64), C="i32:16", eps="fp32",
-            H_PIECES=2, CHUNKS=chunks, STAGES=stages, RESIDENT=resident, DESCRIBED=True,
+            H_PIECES=2, CHUNKS=chunks, STAGES=stages, RESIDENT=resident, RESULTS=2, DESCRIBED=True,
         )  # fmt: skip
     parts = 4 if scaled else 2
     return build(
@@ -177,7 +177,7 @@ def test_norms_move_16_bytes(target: str) -> None:
     compiled = build(
         triangle_stock.normalise, target, x="*bf16", weight="*bf16", bias="*bf16", y="*bf16",
         N="i32", ROW="i32:16", C="i32:16", stride_xb="i32:16", stride_xi="i32:16",
-        stride_xk="i32:16", stride_xc=1, eps="fp32", PAIRS=16, C_POWER=512,
+        stride_xk="i32:16", stride_xc=1, eps="fp32", PAIRS=16, PIECE=128, PIECES=3,
     )  # fmt: skip
     assembly = compiled.asm["ptx" if target.startswith("cuda") else "amdgcn"]
     assert re.search(r"ld\.global\.v4\.b32|(global|buffer)_load_dwordx4", assembly)

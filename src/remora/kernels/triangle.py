@@ -181,6 +181,47 @@ def products_of(
     return _run(x, weights, mask, incoming, eps, None)
 
 
+class _Launcher:
+    """Launches kernels, and those that it has launched before in a shorter way.
+
+    Triton looks at each argument of each launch, to find the kernel that was compiled for such
+    arguments: with descriptors that takes longer than a small update. What tells compilations
+    apart is the same for all launches of one launcher.
+    """
+
+    def __init__(self) -> None:
+        self._compiled: dict[int, tuple[Any, tuple[Any, ...]]] = {}
+
+    def __call__(self, kernel: Any, programs: int, *arguments: Any, **constants: Any) -> None:
+        """Launch; the kernel's last parameters are its constants."""
+        known = self._compiled.get(id(kernel))
+        if known is not None:
+            compiled, rest = known
+            compiled[(programs, 1, 1)](*arguments, *rest)
+            return
+        compiled = kernel[(programs,)](*arguments, **constants)
+        if compiled is not None:  # as it is where Triton interprets
+            rest = tuple(constants[name] for name in kernel.arg_names[len(arguments) :])
+            self._compiled[id(kernel)] = compiled, rest
+
+
+@functools.lru_cache(maxsize=1024)
+def _launcher(*_: Any) -> _Launcher:
+    """One for each set of arguments that tell compilations apart."""
+    return _Launcher()
+
+
+def _launcher_of(x: Any, h: int, mask: Any, incoming: bool) -> _Launcher:
+    hook = triton.knobs.runtime.add_stages_inspection_hook
+    masked = None
+    if mask is not None:
+        masked = mask.dtype, mask.stride(), mask.data_ptr() % 16 == 0
+    return _launcher(
+        x.dtype, x.device, x.shape, x.stride(), x.data_ptr() % 16 == 0, h, masked, incoming,
+        hook()[1] if hook is not None else None, triton.knobs.runtime.debug,
+    )  # fmt: skip
+
+
 def _run(
     x: Any, weights: list[Any], mask: Any, incoming: bool, eps: float, out: Any
 ) -> tuple[Any, Any, Any]:
@@ -194,15 +235,30 @@ def _run(
     y = torch.empty((b, row, row, c), dtype=kind, device=x.device)
     ab = torch.empty((2 * h, b, row, row), dtype=kind, device=x.device)
     products = torch.empty((h, b, row, row), dtype=x.dtype, device=x.device)
-    launch = _launch_hopper if hopper else _launch_stock
+    steps = _launch_hopper if hopper else _launch_stock
     with torch.cuda.device_of(x):
-        weights, units = _scaled(x, [_aligned(w) for w in weights])
-        width = triton.next_power_of_2(c)
-        pairs = max(1, 8192 // width)
-        normalise[(b * n * triton.cdiv(n, pairs),)](
-            x, weights[0], weights[1], y, n, row, c, *x.stride(), eps, PAIRS=pairs, C_POWER=width
+        launch = _launcher_of(x, h, mask, incoming)
+        weights, units = _scaled(launch, x, [_aligned(w) for w in weights])
+        width = min(128, triton.next_power_of_2(c))
+        pieces = triton.cdiv(c, width)
+        pairs = max(1, 8192 // (width * triton.next_power_of_2(pieces)))
+        launch(
+            normalise,
+            b * n * triton.cdiv(n, pairs),
+            x,
+            weights[0],
+            weights[1],
+            y,
+            n,
+            row,
+            c,
+            *x.stride(),
+            eps,
+            PAIRS=pairs,
+            PIECE=width,
+            PIECES=pieces,
         )
-        launch(y, weights, units, mask, incoming, eps, ab, products, out, n)
+        steps(launch, y, weights, units, mask, incoming, eps, ab, products, out, n)
     return ab, products, None if units is None else units[: 2 * h]
 
 
@@ -221,7 +277,7 @@ def _fits_hopper(c: int, h: int) -> bool:
     return h == _HIDDEN and c % _DEPTH == 0 and c <= _MOST_CHANNELS
 
 
-def _scaled(x: Any, weights: list[Any]) -> tuple[list[Any], Any]:
+def _scaled(launch: Any, x: Any, weights: list[Any]) -> tuple[list[Any], Any]:
     """The weights as the kernels take them, and 1 / scale of each row of the projections.
 
     None where nothing is scaled.
@@ -237,7 +293,8 @@ def _scaled(x: Any, weights: list[Any]) -> tuple[list[Any], Any]:
     )
     numbers = torch.empty(4 * c + 6 * h, dtype=torch.float32, device=x.device)
     norms, units = numbers.split((2 * c + 2 * h, 4 * h + 2 * c))
-    scale_weights[(4 * h + 2 * c + 2,)](
+    launch(
+        scale_weights, 4 * h + 2 * c + 2,
         p_in, g_in, p_out, g_out, w_in, b_in, w_out, b_out,
         p_in_16, g_in_16, p_out_16, g_out_16, norms, units, c, h,
         C_POWER=triton.next_power_of_2(c), H_POWER=triton.next_power_of_2(h),
@@ -281,7 +338,7 @@ def _described(base: Any, rows: int, columns: int, block: tuple[int, int]) -> Te
 
 
 def _launch_hopper(
-    y: Any, weights: list[Any], units: Any, mask: Any, incoming: bool, eps: float,
+    launch: Any, y: Any, weights: list[Any], units: Any, mask: Any, incoming: bool, eps: float,
     ab: Any, products: Any, out: Any, n: int,
 ) -> None:  # fmt: skip
     _, _, p_in, g_in, w_out, b_out, p_out, g_out = weights
@@ -297,36 +354,43 @@ def _launch_hopper(
     tensor, strides = mask_arguments(mask, y)
     chunks = 2 * h // _CHANNELS
     stages, resident = _stages(2 * pieces, chunks * 2 * pieces)
-    project[(min(programs, all_pairs // (2 * _PAIRS)),)](
+    launch(
+        project, min(programs, all_pairs // (2 * _PAIRS)),
         y_desc, tensor, _described(p_in, 2 * h, c, block), _described(g_in, 2 * h, c, block),
         of_gates,
         _described(ab, 2 * h, all_pairs, (_CHANNELS // 2, _PAIRS)), b, n, row, *strides,
-        PIECES=pieces, CHUNKS=chunks, STAGES=stages, RESIDENT=resident,
-        MASKED=mask is not None, SCALED=scaled, num_warps=4,
+        PIECES=pieces, CHUNKS=chunks, STAGES=stages, RESIDENT=resident, RESULTS=_RESULTS,
+        MASKED=mask is not None, SCALED=scaled,
     )  # fmt: skip
 
     block_n = 256 if row % 256 == 0 or row > 1024 else 128
     parts = 4 if scaled and block_n == 256 else 2  # 16 KiB of results at a time
     tiles = h * b * triton.cdiv(row, 128) * triton.cdiv(row, block_n)
-    pair_products[(min(programs, tiles),)](
+    launch(
+        pair_products, min(programs, tiles),
         _described(ab, 2 * h * b * row, row, (64, 64)),
         _described(ab, 2 * h * b * row, row, (64, block_n) if incoming else (block_n, 64)),
         _described(products, h * b * row, row, (64, block_n // parts)), h * b, row,
-        BLOCK_N=block_n, PARTS=parts, STAGES=4, INCOMING=incoming, num_warps=4,
+        BLOCK_N=block_n, PARTS=parts, STAGES=4, INCOMING=incoming,
     )  # fmt: skip
     if out is None:
         return
 
     chunks = triton.cdiv(c, _CHANNELS)
     stages, resident = _stages(2 * (pieces + h_pieces), chunks * (pieces + h_pieces))
-    finish[(min(programs, triton.cdiv(b * n * (row // _PAIRS), 2)),)](
+    launch(
+        finish, min(programs, triton.cdiv(b * n * (row // _PAIRS), 2)),
         y_desc, products, w_out, b_out, _described(p_out, c, h, block),
         _described(g_out, c, c, block), of_ab, of_out_gates, of_out, out,
         _described(out, b * n * n, c, (_PAIRS, _CHANNELS // (4 if scaled else 2))),
         b, n, row, c, eps,
         PIECES=pieces, H_PIECES=h_pieces, CHUNKS=chunks, STAGES=stages, RESIDENT=resident,
-        SCALED=scaled, DESCRIBED=n % _PAIRS == 0, num_warps=4,
+        RESULTS=_RESULTS, SCALED=scaled, DESCRIBED=n % _PAIRS == 0,
     )  # fmt: skip
+
+
+#: Buffers of results of each consumer.
+_RESULTS = 2
 
 
 def _stages(pieces: int, blocks: int) -> tuple[int, bool]:
@@ -334,13 +398,13 @@ def _stages(pieces: int, blocks: int) -> tuple[int, bool]:
 
     Whether those are all, too.
     """
-    left = _SHARED - pieces * _PAIRS * _DEPTH * 2 - 2 * _PAIRS * _CHANNELS
+    left = _SHARED - pieces * _PAIRS * _DEPTH * 2 - 2 * _RESULTS * _PAIRS * _CHANNELS
     stages = min(left // (_CHANNELS * _DEPTH * 2), blocks)
     return stages, stages == blocks
 
 
 def _launch_stock(
-    y: Any, weights: list[Any], units: Any, mask: Any, incoming: bool, eps: float,
+    launch: Any, y: Any, weights: list[Any], units: Any, mask: Any, incoming: bool, eps: float,
     ab: Any, products: Any, out: Any, n: int,
 ) -> None:  # fmt: skip
     _, _, p_in, g_in, w_out, b_out, p_out, g_out = weights
@@ -351,17 +415,28 @@ def _launch_stock(
     of_ab, of_gates, of_out_gates, of_out = _units(units, h, c, y)
     scaled = units is not None
     cut = {"PAIRS": pairs, "CHANNELS": 64, "PIECE": 64, "SCALED": scaled, "WIDE": wide}
-    project_stock[(b * row * (row // pairs) * triton.cdiv(2 * h, 64),)](
+    launch(
+        project_stock, b * row * (row // pairs) * triton.cdiv(2 * h, 64),
         y, tensor, p_in, g_in, of_gates, ab, b, n, row, c, 2 * h, *strides,
         MASKED=mask is not None, **cut,
     )  # fmt: skip
     block = min(128, triton.next_power_of_2(row))
-    pair_products_stock[(triton.cdiv(row, block) ** 2 * h * b,)](
-        ab, products, h * b, row, BLOCK=block, DEPTH=pairs, INCOMING=incoming, WIDE=wide
+    launch(
+        pair_products_stock,
+        triton.cdiv(row, block) ** 2 * h * b,
+        ab,
+        products,
+        h * b,
+        row,
+        BLOCK=block,
+        DEPTH=pairs,
+        INCOMING=incoming,
+        WIDE=wide,
     )
     if out is None:
         return
-    finish_stock[(b * n * (row // pairs) * triton.cdiv(c, 64),)](
+    launch(
+        finish_stock, b * n * (row // pairs) * triton.cdiv(c, 64),
         y, products, w_out, b_out, p_out, g_out, of_ab, of_out_gates, of_out, out, b, n,
         row, c, h, eps, **cut,
     )  # fmt: skip
