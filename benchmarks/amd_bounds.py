@@ -115,10 +115,10 @@ def triangle(target: str, dtype: str, step: str) -> tuple[Any, dict[str, Any], A
         kernel, config = triangle_stock.pair_products_stock, Config(128, 128, 64, 8, 2, 4)
         return kernel, given | {"WIDE": False}, config
     given = {
-        "y": kind, "p": kind, "g": kind, "g_unit": "*fp32", "PAIRS": 64, "CHANNELS": 64,
+        "y": kind, "p": kind, "g": kind, "g_unit": "*fp32", "PAIRS": 128, "CHANNELS": 128,
         "PIECE": 64, "SCALED": dtype == "fp32", "WIDE": False,
     }  # fmt: skip
-    config = Config(64, 64, 64, 8, 2, 4)
+    config = Config(128, 128, 64, 8, 2, 8)
     if step == "project":
         given |= {"mask": "*u8", "out": kind, "stride_mk": 1, "MASKED": True}
         return triangle_stock.project_stock, given, config

@@ -149,22 +149,22 @@ def test_products_on_hopper(dtype: str, incoming: bool) -> None:
 @pytest.mark.parametrize(("target", "dtype"), [("hip:gfx942", "bf16"), ("hip:gfx950", "fp32")])
 def test_on_cdna(target: str, dtype: str) -> None:
     kind = {"fp32": "fp16"}.get(dtype, dtype)
-    cut = {"PAIRS": 64, "CHANNELS": 64, "PIECE": 64, "SCALED": dtype == "fp32", "WIDE": False}
+    cut = {"PAIRS": 128, "CHANNELS": 128, "PIECE": 64, "SCALED": dtype == "fp32", "WIDE": False}
     common: dict[str, Any] = {
         "y": f"*{kind}", "p": f"*{kind}", "g": f"*{kind}", "g_unit": "*fp32", "B": "i32",
         "N": "i32", "ROW": "i32:16", "C": "i32:16", **cut,
     }  # fmt: skip
     first = build(
-        triangle_stock.project_stock, target, **common, mask="*u8", out=f"*{kind}",
-        COUNT="i32:16", MASKED=True, stride_mb="i32", stride_mi="i32", stride_mk=1,
+        triangle_stock.project_stock, target, options={"num_warps": 8}, **common, mask="*u8",
+        out=f"*{kind}", COUNT="i32:16", MASKED=True, stride_mb="i32", stride_mi="i32", stride_mk=1,
     )  # fmt: skip
     second = build(
         triangle_stock.pair_products_stock, target, ab=f"*{kind}", c=f"*{dtype}",
         BATCHES="i32:16", ROW="i32:16", BLOCK=128, DEPTH=64, INCOMING=dtype == "fp32", WIDE=False,
     )  # fmt: skip
     third = build(
-        triangle_stock.finish_stock, target, **common, products=f"*{dtype}", weight=f"*{dtype}",
-        bias=f"*{dtype}", unit="*fp32", p_unit="*fp32", out=f"*{dtype}", H="i32:16", eps="fp32",
+        triangle_stock.finish_stock, target, options={"num_warps": 8}, **common, products=f"*{dtype}",
+        weight=f"*{dtype}", bias=f"*{dtype}", unit="*fp32", p_unit="*fp32", out=f"*{dtype}", H="i32:16", eps="fp32",
     )  # fmt: skip
     for compiled in (first, second, third):
         assembly = compiled.asm["amdgcn"]

@@ -411,32 +411,29 @@ def _launch_stock(
     b, row, _, c = y.shape
     h = w_out.numel()
     tensor, strides = mask_arguments(mask, y)
-    pairs, wide = _pairs(y), y.device.type == "cpu"
     of_ab, of_gates, of_out_gates, of_out = _units(units, h, c, y)
-    scaled = units is not None
-    cut = {"PAIRS": pairs, "CHANNELS": 64, "PIECE": 64, "SCALED": scaled, "WIDE": wide}
+    depth, wide = _pairs(y), y.device.type == "cpu"
+    pairs, channels, warps = depth, 64, 4
+    if not wide and _target(y.device.index).backend == "hip":
+        pairs, channels, warps = 128 if row % 128 == 0 else 64, 128, 8  # see amd_bounds
+    cut = {
+        "PAIRS": pairs, "CHANNELS": channels, "PIECE": 64, "SCALED": units is not None,
+        "WIDE": wide, "num_warps": warps,
+    }  # fmt: skip
     launch(
-        project_stock, b * row * (row // pairs) * triton.cdiv(2 * h, 64),
+        project_stock, b * row * (row // pairs) * triton.cdiv(2 * h, channels),
         y, tensor, p_in, g_in, of_gates, ab, b, n, row, c, 2 * h, *strides,
         MASKED=mask is not None, **cut,
     )  # fmt: skip
     block = min(128, triton.next_power_of_2(row))
     launch(
-        pair_products_stock,
-        triton.cdiv(row, block) ** 2 * h * b,
-        ab,
-        products,
-        h * b,
-        row,
-        BLOCK=block,
-        DEPTH=pairs,
-        INCOMING=incoming,
-        WIDE=wide,
-    )
+        pair_products_stock, triton.cdiv(row, block) ** 2 * h * b,
+        ab, products, h * b, row, BLOCK=block, DEPTH=depth, INCOMING=incoming, WIDE=wide,
+    )  # fmt: skip
     if out is None:
         return
     launch(
-        finish_stock, b * n * (row // pairs) * triton.cdiv(c, 64),
+        finish_stock, b * n * (row // pairs) * triton.cdiv(c, channels),
         y, products, w_out, b_out, p_out, g_out, of_ab, of_out_gates, of_out, out, b, n,
         row, c, h, eps, **cut,
     )  # fmt: skip
