@@ -163,8 +163,9 @@ def test_on_cdna(target: str, dtype: str) -> None:
         BATCHES="i32:16", ROW="i32:16", BLOCK=128, DEPTH=64, INCOMING=dtype == "fp32", WIDE=False,
     )  # fmt: skip
     third = build(
-        triangle_stock.finish_stock, target, options={"num_warps": 8}, **common, products=f"*{dtype}",
-        weight=f"*{dtype}", bias=f"*{dtype}", unit="*fp32", p_unit="*fp32", out=f"*{dtype}", H="i32:16", eps="fp32",
+        triangle_stock.finish_stock, target, options={"num_warps": 8}, **common,
+        products=f"*{dtype}", weight=f"*{dtype}", bias=f"*{dtype}", unit="*fp32", p_unit="*fp32",
+        out=f"*{dtype}", H="i32:16", eps="fp32",
     )  # fmt: skip
     for compiled in (first, second, third):
         assembly = compiled.asm["amdgcn"]

@@ -243,21 +243,10 @@ def _run(
         pieces = triton.cdiv(c, width)
         pairs = max(1, 8192 // (width * triton.next_power_of_2(pieces)))
         launch(
-            normalise,
-            b * n * triton.cdiv(n, pairs),
-            x,
-            weights[0],
-            weights[1],
-            y,
-            n,
-            row,
-            c,
-            *x.stride(),
-            eps,
-            PAIRS=pairs,
-            PIECE=width,
-            PIECES=pieces,
-        )
+            normalise, b * n * triton.cdiv(n, pairs),
+            x, weights[0], weights[1], y, n, row, c, *x.stride(), eps,
+            PAIRS=pairs, PIECE=width, PIECES=pieces,
+        )  # fmt: skip
         steps(launch, y, weights, units, mask, incoming, eps, ab, products, out, n)
     return ab, products, None if units is None else units[: 2 * h]
 
