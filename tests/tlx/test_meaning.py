@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 
-@pytest.mark.parametrize(
-    "file", ["meaning.py", "meaning_clusters.py", "meaning_tma.py", "meaning_views.py"]
-)
+@pytest.mark.parametrize("file", [
+    "meaning.py", "meaning_cdna.py", "meaning_clusters.py", "meaning_tma.py", "meaning_views.py",
+])  # fmt: skip
 def test_the_reference_meaning(file: str) -> None:
     here = Path(__file__).parent
     done = subprocess.run(

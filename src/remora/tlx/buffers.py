@@ -276,8 +276,8 @@ def local_load(
         src: one buffer.
         token: of a copy or a wait; only says what the load comes after.
         layout: of the tensor; None: it follows from the uses.
-        relaxed: constant. True: only the author's waits keep what copies write and this load
-            reads apart, in both directions: on CDNA the compiler puts no barrier there.
+        relaxed: constant. True: the author's waits keep apart what copies write and what this
+            load reads, in both directions: on CDNA the compiler may leave out barriers there.
         rematerialize_coordinates, rematerialize_coordinates_group: no effect here.
 
     Returns:
