@@ -142,9 +142,7 @@ def test_matrix_products(kernel: Any, stages: int, shape: tuple[int, int, int]) 
     (64, 96, False, 3, True), (70, 50, False, 4, True), (96, 96, True, 3, True),
     (40, 100, True, 3, False), (100, 40, True, 3, True), (33, 7, False, 3, False),
 ])  # fmt: skip
-def test_attention(
-    length_q: int, length_k: int, causal: bool, stages: int, direct: bool
-) -> None:
+def test_attention(length_q: int, length_k: int, causal: bool, stages: int, direct: bool) -> None:
     torch.manual_seed(0)
     q, o = torch.randn(2, 4, length_q, 32), torch.full((2, 4, length_q, 32), math.nan)
     k, v = torch.randn(2, 2, length_k, 32), torch.randn(2, 2, length_k, 32)

@@ -107,8 +107,6 @@ def test_a_wait_comes_between_the_copy_and_the_load_with_a_barrier_after_it() ->
     assert found.index("ld.shared") > first
 
 
-
-
 # --- what the copy engine can do, and what goes through registers ------------------------------
 
 

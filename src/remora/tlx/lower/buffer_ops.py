@@ -17,7 +17,7 @@ from remora.tlx.buffer_ops import (
     buffer_load_to_local,
     buffer_store,
 )
-from remora.tlx.lower.hip import DIRECT, direct_bytes, known_bytes
+from remora.tlx.lower.hip import DIRECT, is_direct, known_bytes
 from remora.tlx.lower.layouts import order_of, with_encoding
 from remora.tlx.lower.mfma import named
 from remora.tlx.lower.shared import carrying_load, erase_load, masked_load, segments, token
@@ -145,7 +145,7 @@ def lower_copy(op: CustomOp, builder: Builder, lowering: Lowering) -> SSAValue:
     load = carrying_load(op)
     _, buffer, base, offsets = op.operands
     contiguous = lowering.analysis.layout_of(buffer).order[0]
-    if not direct_bytes(op, lowering.analysis, contiguous):
+    if not is_direct(op, lowering.analysis):
         known = known_bytes(op, lowering.analysis, contiguous)
         widths = " or ".join(map(str, sorted(DIRECT.get(str(lowering.target.arch), ()))))
         raise UnsupportedByTarget(
