@@ -16,6 +16,9 @@ from remora.plugins import Plugin
 #: Targets with mbarriers, TMA, clusters and registers of a task's own.
 FROM_HOPPER_ON = ("cuda:90", "cuda:100", "cuda:103")
 
+#: Targets with tensor memory and ``tcgen05``.
+BLACKWELL = ("cuda:100", "cuda:103")
+
 OPERATIONS = (
     "alloc_barriers",
     "alloc_warp_barrier",
@@ -90,7 +93,9 @@ OPERATIONS = (
     "stoch_round",
     "storage_alias_spec",
     "subslice",
+    "tcgen05_commit",
     "thread_id",
+    "tmem_copy",
     "vote_ballot_sync",
     "warp_pipeline_stage",
     "warp_predicate",
@@ -107,7 +112,7 @@ pipeline = (
     lowering_pipeline("tlx", "remora.tlx")
     .insert(outline, at="ttir/start")
     .insert(specialize, after="ttgir/convert_to_ttgpuir")
-    .check("llir", "remora.tlx.limits:check_shared_memory", trigger=TRIGGER)
+    .check("llir", "remora.tlx.limits:check_memory", trigger=TRIGGER)
 )
 
 # Where stock Triton has given all descriptors their layouts.
@@ -140,6 +145,19 @@ clusters = (
     Pipeline("tlx clusters").override("ptx", _synchronise, trigger=MARK).when(target=FROM_HOPPER_ON)
 )
 
+_DOT = "remora:tlx.async_dot"
+wait_each = PassRef("remora.tlx.lower.in_flight:WaitForEachProduct", trigger=_DOT)
+keep = PassRef("remora.tlx.lower.in_flight:KeepProductsInFlight", trigger=_DOT)
+
+# For remora.use, remora.attach and --with: a wait after each product, as the C++ plugin has;
+# and the author's waits only.
+wait_for_each_product = (
+    Pipeline("wait for each product").insert(wait_each, at="ttgir/end").when(target="cuda:90")
+)
+products_in_flight = (
+    Pipeline("products in flight")
+    .insert(keep, after="ttgir/convert_to_ttgpuir")
+    .when(target="cuda:90")
 operands = PassRef(
     "remora.tlx.lower.operands:LoadAsOperands",
     trigger="remora:tlx.local_load",
@@ -164,6 +182,7 @@ cdna = (
 plugin = Plugin(
     name="tlx",
     version="0.1.0",
+    passes=(PassRef(LOWER_OPERATIONS), outline, specialize, fit, wait_each, keep),
     passes=(PassRef(LOWER_OPERATIONS), outline, specialize, fit, operands, waits),
     ops=tuple(f"remora.tlx:{name}" for name in OPERATIONS),
     pipelines=(pipeline, descriptors, clusters, cdna),

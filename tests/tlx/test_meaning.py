@@ -9,10 +9,13 @@ from pathlib import Path
 
 import pytest
 
+MEANINGS = [
+    "meaning", "meaning_cdna", "meaning_clusters", "meaning_tensor_memory", "meaning_tma",
+    "meaning_views",
+]  # fmt: skip
 
-@pytest.mark.parametrize("file", [
-    "meaning.py", "meaning_cdna.py", "meaning_clusters.py", "meaning_tma.py", "meaning_views.py",
-])  # fmt: skip
+
+@pytest.mark.parametrize("file", [f"{name}.py" for name in MEANINGS])
 def test_the_reference_meaning(file: str) -> None:
     here = Path(__file__).parent
     done = subprocess.run(

@@ -46,6 +46,10 @@ class Features:
         before, a number.
     store_waits_read_only: the wait for stores of descriptors says whether it waits
         for reads only; before it always does.
+    plans_ctas_by_region: dividing a program over CTAs heeds the warps of a partition;
+        before, every tensor is divided over the program's.
+    subslices_any_dimension: a part of a matrix in tensor memory says along which dimension
+        it is one, and where it begins by another name; before, it is one along N.
     transposes_unswizzled: a matrix layout in shared memory that has no swizzle can be
         transposed; before, it is taken as it would be without.
     """
@@ -62,6 +66,8 @@ class Features:
     register_classes: bool
     scheduling_masks: bool
     store_waits_read_only: bool
+    plans_ctas_by_region: bool
+    subslices_any_dimension: bool
     transposes_unswizzled: bool
 
     def rows(self) -> list[tuple[str, str]]:
@@ -132,12 +138,14 @@ def features() -> Features:
         ),
         explicit_native_plugins=hasattr(ir, "extend_dialects_with"),
         nanobind=type(ir.module).__module__ == "nanobind",
+        plans_ctas_by_region=_numbers(version) >= (3, 9),
         register_classes=_numbers(version) >= (3, 9),
         scheduling_masks=_numbers(version) >= (3, 9),
         transposes_unswizzled=_numbers(version) >= (3, 8),
         store_waits_read_only=has_symbol(
             "_ZN4mlir6triton10nvidia_gpu14TMAStoreWaitOp11getReadOnlyEv"
         ),
+        subslices_any_dimension=has_symbol("_ZN4mlir6triton10nvidia_gpu14TMEMSubSliceOp6getDimEv"),
     )
 
 

@@ -95,6 +95,7 @@ from remora.tlx.storage import (
     storage_alias_spec_value,
 )
 from remora.tlx.tasks import async_task, async_task_replica_id, async_tasks
+from remora.tlx.tcgen05 import tcgen05_commit, tmem_copy
 from remora.tlx.types import (
     async_token,
     buffered_tensor,
@@ -117,7 +118,7 @@ from remora.tlx.utilities import (
     warp_redux,
 )
 from remora.tlx.views import local_reinterpret, local_slice, local_trans, subslice
-from remora.tlx_plugin import plugin
+from remora.tlx_plugin import plugin, products_in_flight, wait_for_each_product
 
 __all__ = [
     "Config",
@@ -194,6 +195,7 @@ __all__ = [
     "padded_shared_layout_encoding",
     "plugin",
     "prefetch",
+    "products_in_flight",
     "reinterpret_tensor_descriptor",
     "release_layout",
     "rematerialized_range",
@@ -218,11 +220,14 @@ __all__ = [
     "subslice",
     "swizzled_layout",
     "swizzled_shared_layout_encoding",
+    "tcgen05_commit",
     "tensor_descriptor_ptr",
     "tensor_memory_layout_encoding",
     "tensor_memory_scales_layout_encoding",
     "thread_id",
+    "tmem_copy",
     "vote_ballot_sync",
+    "wait_for_each_product",
     "warp_all",
     "warp_any",
     "warp_pipeline_stage",

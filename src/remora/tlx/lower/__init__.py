@@ -16,6 +16,8 @@ from remora.tlx.lower import (
     predicates,
     shared,
     stages,
+    tcgen05,
+    tensor_memory,
     views,
 )
 
@@ -35,5 +37,7 @@ __all__ = [
     "predicates",
     "shared",
     "stages",
+    "tcgen05",
+    "tensor_memory",
     "views",
 ]

@@ -28,7 +28,9 @@ from remora.ir.alignment import Alignment
 from remora.ir.build import Builder, i32, op_name, set_type
 from remora.ir.locations import source_line
 from remora.tlx.lower.boxes import Box, encode_descriptors
+from remora.tlx.lower.in_flight import chained
 from remora.tlx.lower.layouts import (
+    Layout,
     MemDesc,
     NvmmaShared,
     SharedLayout,
@@ -43,8 +45,13 @@ from remora.tlx.lower.layouts import (
 from remora.tlx.lower.layouts import element_type as mlir_element
 from remora.tlx.lower.lifetimes import Buffer, Lifetimes, comes_after, span_of
 from remora.tlx.lower.padding import padded
-from remora.tlx.lower.sharing import SharedStorage, storages
+from remora.tlx.lower.sharing import SharedStorage, in_tensor_memory, storages
 from remora.tlx.lower.stages import check_stages
+from remora.tlx.lower.tensor_layouts import (
+    TensorMatrix,
+    tensor_default,
+    tensor_layout,
+)
 from remora.tlx.lower.views import SLICES, VIEWS, cut_tile, keeps_elements
 from remora.tlx.lower.waits import mark
 from remora.tlx.storage import Placement
@@ -58,6 +65,9 @@ _ASYNCHRONOUS = (
     "tlx.async_load_wait_group",
     "tlx.async_dot",
     "tlx.async_dot_wait",
+    "tlx.tensor_dot",
+    "tlx.tcgen05_commit",
+    "tlx.tmem_copy",
     "tlx.barrier_expect_bytes",
     "tlx.barrier_wait",
     "tlx.barrier_arrive",
@@ -97,6 +107,7 @@ _PIPELINED = (
     "tt.dot_scaled",
     "tlx.async_dot",
     "tlx.async_dot_wait",
+    "tlx.tensor_dot",
 )
 
 
@@ -136,7 +147,7 @@ WRITES = {
 #: What a use wants of the layout of what its operand is: ``wish(analysis, use, shape, bits,
 #: order)``; None where any will do. The shape is the one that the layout is laid over: of a
 #: slice, that of the buffer it is a part of. The order is the written one.
-WISHES: dict[str, Callable[..., SharedLayout | None]] = {}
+WISHES: dict[str, Callable[..., Layout | None]] = {}
 
 #: Those that can do with any layout: what they want is only the fastest.
 PREFERENCES: set[str] = set()
@@ -160,7 +171,7 @@ class Wish(NamedTuple):
     place: the view that is to have it, where what is behind it cannot; None: the allocation.
     """
 
-    layout: SharedLayout
+    layout: Layout
     use: Use
     place: CustomOp | None
 
@@ -179,7 +190,7 @@ _REUSE = (
 )
 
 
-def _check_named(where: str, layout: SharedLayout, wishes: Sequence[Wish]) -> None:
+def _check_named(where: str, layout: Layout, wishes: Sequence[Wish]) -> None:
     """Check that uses can read a buffer with the layout that the author names."""
     for wish in wishes:
         if not wish.is_strict or wish.place or can_read(wish.layout, layout):
@@ -231,12 +242,14 @@ class TlxAnalysis:
         self.alignment = Alignment()
         #: Buffers and barriers, lowered, that other CTAs reach.
         self.reached: list[SSAValue] = []
+        #: Products that are waited for at once.
+        self.chained = chained(lowering)
         self._by_part = {p: op for op in lowering.ops for p in op.parts}
         if any(Box.of(v.type) for op in lowering.ops for v in (*op.operands, *op.results)):
             encode_descriptors(lowering.module)
         self._allocation: dict[SSAValue, list[CustomOp]] = {}
         self._views: dict[SSAValue, tuple[CustomOp, ...]] = {}
-        self.layouts: dict[CustomOp, SharedLayout] = {}
+        self.layouts: dict[CustomOp, Layout] = {}
         # Views with a layout of their own, and who wants it.
         self._laid_anew: dict[CustomOp, Wish] = {}
         self._uses: dict[CustomOp, list[Use]] = {}
@@ -249,8 +262,13 @@ class TlxAnalysis:
         for allocation in self._uses:
             self._choose(allocation)
         for allocation, storage in self._storages.items():
-            if layout := self.layouts.get(allocation):
+            if allocation in self._uses:
+                layout = self._root(allocation).layout
+                assert layout is not None
                 storage.adopt(allocation, layout)
+        for storage in set(self._storages.values()):
+            if any(map(in_tensor_memory, storage.members)):
+                storage.check()  # again: sums of 16 bits take the columns of 32
         # Products: the type before, so that it can be converted back at a use.
         self._before: dict[SSAValue, Attribute] = {}
         #: What a wait has to hand on besides its operand: values whose flight it ends.
@@ -267,7 +285,7 @@ class TlxAnalysis:
     @property
     def has_products(self) -> bool:
         """Whether the module holds an asynchronous product."""
-        return any(op.name == "tlx.async_dot" for op in self.lowering.ops)
+        return any(op.name in ("tlx.async_dot", "tlx.tensor_dot") for op in self.lowering.ops)
 
     # --- buffers ------------------------------------------------------------------------
 
@@ -314,9 +332,7 @@ class TlxAnalysis:
 
     def layout_of(self, value: SSAValue) -> SharedLayout:
         """The layout of the buffer that a value stands for."""
-        layout = self.described(value).layout
-        assert layout is not None
-        return layout
+        return self.described(value).shared
 
     def described(self, value: SSAValue) -> MemDesc:
         """What the type of the buffer is that a value stands for, or will be."""
@@ -354,6 +370,8 @@ class TlxAnalysis:
     def _root(self, allocation: CustomOp) -> MemDesc:
         a = allocation.attributes
         layout, storage = self.layouts.get(allocation), self.storage_of(allocation)
+        if layout is None and in_tensor_memory(allocation):
+            layout = tensor_default(a["shape"], a["dtype"], a.get("layout"))
         num = storage.count(allocation) if storage else a["num"]
         return MemDesc(a["shape"], mlir_element(a["dtype"]), layout, num)
 
@@ -361,7 +379,7 @@ class TlxAnalysis:
         self,
         allocation: CustomOp,
         views: Sequence[CustomOp],
-        layout: SharedLayout | None = None,
+        layout: Layout | None = None,
     ) -> list[MemDesc]:
         """The allocation (with ``layout``, or its own), and what each view makes of it."""
         root = self._root(allocation)
@@ -373,12 +391,38 @@ class TlxAnalysis:
             seen.append(memdesc)
         return seen
 
+    def _choose_in_tensor_memory(self, allocation: CustomOp) -> None:
+        """The layouts that the uses want of an allocation, and of what reads it as another type."""
+        wishes: list[Wish] = []
+        for use in self._uses[allocation]:
+            readings = [i for i, v in enumerate(use.views) if v.name == "tlx.local_reinterpret"]
+            count = readings[-1] + 1 if readings else 0
+            read = self._seen_through(allocation, use.views[:count])[-1]
+            wish = WISHES.get(use.op.name)
+            layout = wish and wish(self, use, read.whole, read.bits, TensorMatrix.order)
+            if layout is not None:
+                wishes.append(Wish(layout, use, use.views[count - 1] if count else None))
+        for place in dict.fromkeys(w.place for w in wishes):
+            said = (place or allocation).attributes.get("layout")
+            own = [w for w in wishes if w.place is place]
+            best = self._agreed(allocation, own)
+            if said:
+                own = [w._replace(place=None) for w in own]
+                _check_named((place or allocation).where, tensor_layout(said), own)
+            elif place is None:
+                self.layouts[allocation] = best.layout
+            else:
+                self._laid_anew[place] = best
+
     def _choose(self, allocation: CustomOp) -> None:
         """The layout that the uses want; also lays views anew, where only they are used."""
+        if in_tensor_memory(allocation):
+            self._choose_in_tensor_memory(allocation)
+            return
         order = self._written_order(allocation)
         named = allocation.attributes.get("layout")
         wishes = [w for use in self._uses[allocation] if (w := self._wish(allocation, use, order))]
-        layout = shared_layout(named) if named else SwizzledShared.plain(order)
+        layout: Layout = shared_layout(named) if named else SwizzledShared.plain(order)
         for place in dict.fromkeys(w.place for w in wishes):
             best = self._agreed(allocation, [w for w in wishes if w.place is place])
             if place is None and named:
@@ -791,11 +835,11 @@ class TlxAnalysis:
 
 
 def _may_be_left(op: CustomOp) -> bool:
-    """Whether a copy that completes on a barrier may be one that nobody waits for.
+    """Whether what completes on a barrier may be something that nobody waits for.
 
-    A predicate is there to leave such copies out; tasks wait for what others copy.
+    A predicate is there to leave such copies out; tasks wait for what others do.
     """
-    always = op.name == "tlx.bulk_load" or (
+    always = op.name in ("tlx.bulk_load", "tlx.tensor_dot", "tlx.tmem_copy") or (
         op.name == "tlx.async_descriptor_load" and len(op.operands) == 3 + op.attributes["rank"]
     )
     holder = op.op.parent_op()

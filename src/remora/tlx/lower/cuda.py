@@ -152,7 +152,7 @@ def lower_dot(op: CustomOp, builder: Builder, lowering: Lowering) -> SSAValue:
     use_acc = op.operands[3] if len(op.operands) > 3 else None
     if use_acc is None:
         use_acc = builder.constant(int(op.attributes["use_acc"]), 1)
-    return builder.value(
+    product = builder.value(
         "ttng.warp_group_dot", [a, b, acc, use_acc], kind,
         {
             "inputPrecision": i32(_TF32),
@@ -160,6 +160,9 @@ def lower_dot(op: CustomOp, builder: Builder, lowering: Lowering) -> SSAValue:
             "isAsync": boolean(True),
         },
     )  # fmt: skip
+    if op.op not in lowering.analysis.chained:
+        return product
+    return builder.value("ttng.warp_group_dot_wait", [product], kind, {"pendings": i32(0)})
 
 
 @async_dot_wait.lowering("cuda:90")

@@ -21,6 +21,7 @@ from remora.tlx.lower.layouts import (
     shared_layout,
     with_encoding,
 )
+from remora.tlx.lower.sharing import allocator
 from remora.tlx.storage import Placement, set_buffer_overlap, storage_alias_spec
 from remora.tlx.tasks import async_task_replica_id
 
@@ -34,16 +35,16 @@ def lower_alloc(op: CustomOp, builder: Builder, lowering: Lowering) -> SSAValue:
     kind = lowering.analysis.memdesc_of(op)
     shared = lowering.analysis.storage_of(op)
     if shared is None:
-        return builder.value("ttg.local_alloc", [], kind)
+        return builder.value(allocator(op), [], kind)
     if shared.root is op:
-        shared.allocate(builder)
+        shared.allocate(op, builder)
     return builder.value("ttg.memdesc_reinterpret", [shared.block_of(op)], kind)
 
 
 @storage_alias_spec.lowering("cuda", "hip")
 def lower_spec(op: CustomOp, builder: Builder, lowering: Lowering) -> SSAValue:
     """The memory that the allocations share; the handle itself stands for nothing."""
-    lowering.analysis.storage_of(op).allocate(builder)
+    lowering.analysis.storage_of(op).allocate(op, builder)
     return builder.constant(0, 64)
 
 

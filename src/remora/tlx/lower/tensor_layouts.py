@@ -1,0 +1,91 @@
+"""The encodings of buffers in tensor memory, and of the tensors that go there and come back."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import ClassVar
+
+#: What the matrix unit writes in one instruction, at most (PTX ISA, tcgen05.mma).
+_MOST_COLUMNS = 256
+
+
+@dataclass(frozen=True)
+class TensorMatrix:
+    """A matrix in tensor memory: a row in a lane (of 64 rows: in every other 16 lanes).
+
+    block_m, block_n: what one product writes. stride: how many elements of its width a column
+    holds the place of: 1 is packed. two_ctas: whether two CTAs have half of the rows each.
+    """
+
+    block_m: int
+    block_n: int
+    stride: int = 1
+    two_ctas: bool = False
+    memory: ClassVar[str] = "#ttng.tensor_memory"
+    order: ClassVar[tuple[int, ...]] = (1, 0)
+
+    @classmethod
+    def of(cls, shape: tuple[int, ...], stride: int = 1) -> TensorMatrix:
+        """For a matrix of a shape."""
+        # Of 64 rows a further block would lie in the lanes that the first one leaves out.
+        return cls(shape[0], min(shape[1], _MOST_COLUMNS) if shape[0] > 64 else shape[1], stride)
+
+    def __str__(self) -> str:
+        return (
+            f"#ttng.tensor_memory_encoding<blockM = {self.block_m}, blockN = {self.block_n}, "
+            f"colStride = {self.stride}{', twoCTAs = true' * self.two_ctas}>"
+        )
+
+
+@dataclass(frozen=True)
+class TensorScales:
+    """Scales of a block-scaled product in tensor memory."""
+
+    memory: ClassVar[str] = "#ttng.tensor_memory"
+    order: ClassVar[tuple[int, ...]] = (1, 0)
+
+    def __str__(self) -> str:
+        return "#ttng.tensor_memory_scales_encoding<>"
+
+
+TensorLayout = TensorMatrix | TensorScales
+
+
+def tensor_layout(text: str) -> TensorLayout:
+    """A layout of tensor memory from the text that it prints."""
+    if text.startswith("#ttng.tensor_memory_scales"):
+        return TensorScales()
+    m, n, stride = map(int, re.findall(r"= (\d+)", text))
+    return TensorMatrix(m, n, stride, "twoCTAs = true" in text)
+
+
+def tensor_default(shape: tuple[int, ...], dtype: str, named: str | None) -> TensorLayout:
+    """The layout of a matrix that no use asks one of, or that the author names."""
+    if named:
+        return tensor_layout(named)
+    return TensorScales() if dtype in ("int8", "uint8") else TensorMatrix.of(shape)
+
+
+def registers_of(shape: tuple[int, ...], bits: int, num_warps: int) -> str:
+    """The layout of a tensor that goes to tensor memory, or comes from it.
+
+    A warp reaches the 32 lanes that its number in its group of four says; further groups share
+    the columns. Of a matrix of 64 rows each half of a warp has half of the columns.
+    """
+    rows, length = shape
+    columns = [[0, 1 << bit] for bit in range(length.bit_length() - 1)]
+    packed = max(32 // bits, 1).bit_length() - 1  # in one register
+
+    def shared(ways: int) -> list[list[int]]:
+        """The last columns, taken from the threads' own; the same ones where there are none."""
+        kept = max(len(columns) - ways, packed)
+        taken, columns[kept:] = columns[kept:], []
+        return (taken + [[0, 0]] * ways)[:ways]
+
+    groups = shared((num_warps // 4).bit_length() - 1)
+    last = [[16, 0]] if rows > 64 else shared(1)
+    return (
+        f"#ttg.linear<{{register = {columns}, lane = {[[1, 0], [2, 0], [4, 0], [8, 0], *last]}, "
+        f"warp = {[[rows // 4, 0], [rows // 2, 0], *groups]}, block = []}}>"
+    )
