@@ -39,6 +39,7 @@ OPERATIONS = (
     "async_descriptor_store",
     "async_descriptor_store_wait",
     "async_dot",
+    "async_dot_scaled",
     "async_dot_wait",
     "async_load",
     "async_load_commit_group",
@@ -56,6 +57,9 @@ OPERATIONS = (
     "buffer_load",
     "buffer_load_to_local",
     "buffer_store",
+    "clc_consumer",
+    "clc_create_context",
+    "clc_producer",
     "clock64",
     "cluster_barrier",
     "cluster_cta_rank",
@@ -158,6 +162,8 @@ products_in_flight = (
     Pipeline("products in flight")
     .insert(keep, after="ttgir/convert_to_ttgpuir")
     .when(target="cuda:90")
+)
+
 operands = PassRef(
     "remora.tlx.lower.operands:LoadAsOperands",
     trigger="remora:tlx.local_load",
@@ -182,8 +188,10 @@ cdna = (
 plugin = Plugin(
     name="tlx",
     version="0.1.0",
-    passes=(PassRef(LOWER_OPERATIONS), outline, specialize, fit, wait_each, keep),
-    passes=(PassRef(LOWER_OPERATIONS), outline, specialize, fit, operands, waits),
+    passes=(
+        *(PassRef(LOWER_OPERATIONS), outline, specialize, fit),
+        *(operands, waits, wait_each, keep),
+    ),
     ops=tuple(f"remora.tlx:{name}" for name in OPERATIONS),
     pipelines=(pipeline, descriptors, clusters, cdna),
 )

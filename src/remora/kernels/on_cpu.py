@@ -85,9 +85,9 @@ def check(shape: tuple[int, int, int] = SHAPE) -> dict[str, Any]:
     for kernel, stages in ((gemm_pipelined, 3), (gemm_direct, 3), (gemm_staged, 2)):
         c = np.full((m, n), np.nan, np.float16)
         arrays = [HostArray(x) for x in (a, b, c)]
-        strides = [s for x in arrays for s in x.stride()]
+        strides = [s for x in arrays for s in (0, *x.stride())]
         kernel[(triton.cdiv(m, 64) * triton.cdiv(n, 64),)](
-            *arrays, m, n, k, *strides,
+            *arrays, m, n, k, *strides, None, None, (), EPILOGUE=None, INDEX=tl.int32,
             BLOCK_M=64, BLOCK_N=64, BLOCK_K=32, GROUP_M=4, STAGES=stages, ACC=tl.float32,
         )  # fmt: skip
         difference = np.linalg.norm(c.astype(np.float64) - expected) / np.linalg.norm(expected)

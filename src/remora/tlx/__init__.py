@@ -63,6 +63,12 @@ from remora.tlx.hints import (
     rematerialized_range,
 )
 from remora.tlx.launch import Config, in_clusters, jit
+from remora.tlx.launch_control import (
+    CLCPipelineContext,
+    clc_consumer,
+    clc_create_context,
+    clc_producer,
+)
 from remora.tlx.layouts import (
     amd_mfma_layout,
     assert_same_layout,
@@ -84,6 +90,8 @@ from remora.tlx.layouts import (
 )
 from remora.tlx.mfma import amd_mfma_commit, amd_scheduled_mfma, extract_slice
 from remora.tlx.predicates import warp_predicate
+from remora.tlx.scaled import _to_mxfp8_block as _to_mxfp8_block
+from remora.tlx.scaled import async_dot_scaled
 from remora.tlx.stages import warp_pipeline_stage
 from remora.tlx.storage import (
     StorageType,
@@ -121,6 +129,7 @@ from remora.tlx.views import local_reinterpret, local_slice, local_trans, subsli
 from remora.tlx_plugin import plugin, products_in_flight, wait_for_each_product
 
 __all__ = [
+    "CLCPipelineContext",
     "Config",
     "alloc_barriers",
     "alloc_warp_barrier",
@@ -141,6 +150,7 @@ __all__ = [
     "async_descriptor_store",
     "async_descriptor_store_wait",
     "async_dot",
+    "async_dot_scaled",
     "async_dot_wait",
     "async_load",
     "async_load_commit_group",
@@ -160,6 +170,9 @@ __all__ = [
     "buffer_load_to_local",
     "buffer_store",
     "buffered_tensor",
+    "clc_consumer",
+    "clc_create_context",
+    "clc_producer",
     "clock64",
     "cluster_barrier",
     "cluster_cta_rank",

@@ -66,6 +66,7 @@ _ASYNCHRONOUS = (
     "tlx.async_dot",
     "tlx.async_dot_wait",
     "tlx.tensor_dot",
+    "tlx.tensor_dot_scaled",
     "tlx.tcgen05_commit",
     "tlx.tmem_copy",
     "tlx.barrier_expect_bytes",
@@ -92,6 +93,9 @@ _BY_HAND = (
 #: Copies into a buffer, in groups that ``async_load_wait_group`` waits for.
 COPIES = ("tlx.async_load", "tlx.buffer_load_to_local")
 
+#: Asynchronous products; but for the first their sums are in tensor memory.
+_PRODUCTS = ("tlx.async_dot", "tlx.tensor_dot", "tlx.tensor_dot_scaled")
+
 #: Copies out of a buffer, in groups that ``async_descriptor_store_wait`` waits for.
 _STORES = ("tlx.async_descriptor_store", "tlx.async_store")
 
@@ -108,6 +112,7 @@ _PIPELINED = (
     "tlx.async_dot",
     "tlx.async_dot_wait",
     "tlx.tensor_dot",
+    "tlx.tensor_dot_scaled",
 )
 
 
@@ -182,6 +187,18 @@ class Wish(NamedTuple):
     def is_strict(self) -> bool:
         """Whether no other layout will do."""
         return self.use.op.name not in PREFERENCES
+
+    @property
+    def gives_way(self) -> bool:
+        """Whether it is one of a copy with a descriptor: that gets the swizzle of the buffer."""
+        return self.use.op.name in ("tlx.async_descriptor_load", "tlx.async_descriptor_store")
+
+    def is_swizzle_of(self, other: Wish) -> bool:
+        """Whether the layouts differ by nothing but the swizzle."""
+        mine, theirs = self.layout, other.layout
+        if not isinstance(mine, NvmmaShared) or not isinstance(theirs, NvmmaShared):
+            return False
+        return replace(mine, swizzling=theirs.swizzling) == theirs
 
 
 _REUSE = (
@@ -285,7 +302,7 @@ class TlxAnalysis:
     @property
     def has_products(self) -> bool:
         """Whether the module holds an asynchronous product."""
-        return any(op.name in ("tlx.async_dot", "tlx.tensor_dot") for op in self.lowering.ops)
+        return any(op.name in _PRODUCTS for op in self.lowering.ops)
 
     # --- buffers ------------------------------------------------------------------------
 
@@ -462,8 +479,11 @@ class TlxAnalysis:
     @staticmethod
     def _agreed(allocation: CustomOp, wishes: Sequence[Wish]) -> Wish:
         """The wish that is granted; wishes that are only preferences give way."""
-        best = next((w for w in wishes if w.is_strict), wishes[0])
+        strict = [w for w in wishes if w.is_strict]
+        best = next((w for w in strict if not w.gives_way), (strict or wishes)[0])
         for other in wishes:
+            if other.gives_way and best.is_swizzle_of(other):
+                continue
             if other.layout != best.layout and (other.is_strict or not best.is_strict):
                 raise ConflictingLayouts(
                     "two uses of one buffer want layouts that disagree: "
@@ -811,14 +831,18 @@ class TlxAnalysis:
         pipeline but stores of descriptors are left to it: a mark would have
         each of those stores wait for the one before.
         """
+        pipelined: dict[Operation, bool] = {}  # each loop is looked through once
         for op in self.lowering.ops:
             parent = op.op.parent_op()
             counts = op.name in _ASYNCHRONOUS
             while parent is not None:
-                said = "tt.num_stages" in parent.attributes
-                stays_away = op.name in _BY_HAND or self._is_pipelined(parent)
-                if op_name(parent) == "scf.for" and (counts or not said) and stays_away:
-                    parent.attributes["tt.num_stages"] = i32(0)
+                if op_name(parent) == "scf.for":
+                    if parent not in pipelined:
+                        pipelined[parent] = self._is_pipelined(parent)
+                    said = "tt.num_stages" in parent.attributes
+                    stays_away = op.name in _BY_HAND or pipelined[parent]
+                    if (counts or not said) and stays_away:
+                        parent.attributes["tt.num_stages"] = i32(0)
                 parent = parent.parent_op()
 
     def _is_pipelined(self, loop: Operation) -> bool:
@@ -839,7 +863,7 @@ def _may_be_left(op: CustomOp) -> bool:
 
     A predicate is there to leave such copies out; tasks wait for what others do.
     """
-    always = op.name in ("tlx.bulk_load", "tlx.tensor_dot", "tlx.tmem_copy") or (
+    always = op.name in (*_PRODUCTS[1:], "tlx.bulk_load", "tlx.tmem_copy") or (
         op.name == "tlx.async_descriptor_load" and len(op.operands) == 3 + op.attributes["rank"]
     )
     holder = op.op.parent_op()

@@ -25,7 +25,8 @@ from remora.tlx.mfma import amd_mfma_commit, amd_scheduled_mfma, extract_slice
 
 #: K of the instructions, by bits of an operand's element and (M, N) (CDNA 3 and CDNA 4
 #: instruction set references, VOP3P-MAI): gfx942's, and what gfx950 has besides.
-_DEPTHS = {
+_Depths = dict[tuple[int, int], tuple[int, ...]]
+_DEPTHS: dict[int, tuple[_Depths, _Depths]] = {
     16: ({(32, 32): (8,), (16, 16): (16,), (4, 64): (4,), (64, 4): (4,)},
          {(32, 32): (16,), (16, 16): (32,)}),
     32: ({(32, 32): (2, 4), (16, 16): (4, 8), (4, 64): (1,), (64, 4): (1,)}, {}),

@@ -54,8 +54,10 @@ def lower_overlap(op: CustomOp, builder: Builder, lowering: Lowering) -> None:
 
 
 @local_view.lowering("cuda", "hip")
-def lower_view(op: CustomOp, builder: Builder, lowering: Lowering) -> SSAValue:
-    """``ttg.memdesc_index``."""
+def lower_view(
+    op: CustomOp, builder: Builder, lowering: Lowering, kind: Attribute | None = None
+) -> SSAValue:
+    """``ttg.memdesc_index``; of type ``kind``, or of what the view is."""
     buffers, index = op.operands
     source = lowering.analysis.source_of(op)
     placement = lowering.analysis.placement_of(op)
@@ -66,7 +68,7 @@ def lower_view(op: CustomOp, builder: Builder, lowering: Lowering) -> SSAValue:
         buffers = builder.value("ttg.memdesc_reinterpret", [buffers], elements.type)
     if placement is not None:
         index = _placed(index, placement, source.bytes, builder)
-    kind = lowering.analysis.view_type(op.results[0])
+    kind = kind or lowering.analysis.view_type(op.results[0])
     return builder.value("ttg.memdesc_index", [buffers, index], kind)
 
 
