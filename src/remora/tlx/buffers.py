@@ -369,6 +369,8 @@ def local_load(
     named: dict[str, Any] = {"layout": text} if text else {}
     if call.constant("relaxed", relaxed, bool):
         named["relaxed"] = True
+    if not call.interpreted and getattr(call.semantic.builder.options, "kpack", 1) > 1:
+        named["kpack"] = call.semantic.builder.options.kpack
     return call.emit([buffer], [tl.block_type(buffer.dtype, list(buffer.shape))], **named)
 
 

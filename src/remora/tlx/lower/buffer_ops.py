@@ -117,8 +117,8 @@ def lower_add(op: CustomOp, builder: Builder, lowering: Lowering) -> SSAValue:
         contiguous = (order_of(mask.type) or (len(kind.get_shape()) - 1,))[0]
         if lowering.analysis.alignment.of(mask).constancy[contiguous] < 2:
             raise WrongShape(
-                f"tlx.buffer_atomic_add: two elements of {kind.element_type} are added at once, and "
-                "the mask is not shown to be one for both",
+                f"tlx.buffer_atomic_add: two elements of {kind.element_type} are added at once, "
+                "and the mask is not shown to be one for both",
                 where=op.where,
                 hint="a bound that 2 divides, or tl.atomic_add(ptr + offsets, value, mask)",
             )
