@@ -212,9 +212,8 @@ def pair(
         tlx.local_store(t, tlx.local_load(a))
         tlx.async_dot(t, b, acc[0], use_acc=n > 2, mBarriers=[bars[1]], two_ctas=PAIR)
     else:
-        tlx.async_dot(  # alone
-            a, b, acc[0], use_acc=n > 2, pred=n > 1, mBarriers=[bars[1]], two_ctas=PAIR
-        )
+        done = [bars[1]]
+        tlx.async_dot(a, b, acc[0], n > 2, n > 1, mBarriers=done, two_ctas=PAIR)  # alone
     if PAIR:
         tlx.tcgen05_commit(bars[2], two_ctas=True)
     if WHAT == "both":

@@ -206,6 +206,9 @@ def tensor_dot(call: Call, operands: Any, attributes: Any) -> None:
     call.emit(operands, **attributes)
 
 
+tensor_dot.__name__ = "async_dot"  # the word that messages name
+
+
 @tensor_dot.reference
 def _multiply(
     machine: Machine,

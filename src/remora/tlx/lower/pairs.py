@@ -172,8 +172,9 @@ def check(lowering: Lowering) -> None:
                                           and op.name != "tlx.tcgen05_commit")
     ]  # fmt: skip
     if pair is not None and single:
+        word = single[0].name.replace("tensor_dot", "async_dot")
         raise UnsupportedByTarget(
-            f"{single[0].name}: a kernel's work for the matrix unit is of one CTA, or of two, and "
+            f"{word}: a kernel's work for the matrix unit is of one CTA, or of two, and "
             f"that at {pair.where} is of two",
             where=single[0].where,
             hint="two_ctas=True in all of them, or in none",
