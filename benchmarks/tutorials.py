@@ -666,6 +666,40 @@ def summary(contestant: str, row: dict[str, Any]) -> str:
     return "  ".join(filter(None, words))
 
 
+def plot(rows: dict[str, list[Any]], where: dict[str, Any], path: Path) -> None:
+    """Bars of the speed to the peer's, one for each configuration and contestant."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    bars = {c: {key(r): r["to_peer"] for r in found if "to_peer" in r} for c, found in rows.items()}
+    bars = {c: found for c, found in bars.items() if found}
+    keys = list(dict.fromkeys(k for found in bars.values() for k in found))
+    figure, axes = plt.subplots(figsize=(9, 1.2 + 0.3 * len(keys)))
+    for number, (contestant, found) in enumerate(bars.items()):
+        places = [keys.index(k) + 0.4 * number for k in found]
+        drawn = axes.barh(places, list(found.values()), 0.38, label=contestant)
+        axes.bar_label(drawn, fmt="%.3f", fontsize=6, padding=2)
+    names = [f"{k[0]} {k[1].rpartition(' ')[2]}, {shortened(k[2])}" for k in keys]
+    axes.set_yticks(range(len(keys)), names, fontsize=6)
+    axes.invert_yaxis()
+    axes.axvline(1, color="black", linewidth=0.5)
+    axes.legend(fontsize=7)
+    axes.set_xlabel("the peer's time by the contestant's")
+    axes.set_title(f"{where['gpu'].split(',')[0]}, Triton {where['triton']}", fontsize=9)
+    figure.tight_layout()
+    figure.savefig(path, dpi=120)
+
+
+def shortened(config: str) -> str:
+    """A configuration in the space of an axis."""
+    words = (w for w in config.split() if not w.startswith(("num_", "NUM_MMA_W", "ctas", "1")))
+    return " ".join(
+        re.sub(r"[A-Z_]*?([A-Z]+)=", r"\1=", w.replace("GROUP_SIZE_", "G")) for w in words
+    )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("what", choices=("compile", "run"))
@@ -702,6 +736,8 @@ def main() -> None:
     if arguments.out:
         record = machine.record() | {"contestants": pythons, "rows": result}
         Path(arguments.out).write_text(json.dumps(record, indent=1) + "\n")
+        if any("to_peer" in row for rows in result.values() for row in rows):
+            plot(result, record["machine"], Path(arguments.out).with_suffix(".png"))
 
 
 if __name__ == "__main__":

@@ -297,3 +297,10 @@ class WaitNeverEnds(LanguageError):
 
 class KernelArgumentError(RemoraError):
     """An argument of a kernel's Python function does not fit."""
+
+
+# --- analysis ---------------------------------------------------------------------------------
+
+
+class UnknownAssembly(RemoraError):
+    """A text that the model of loops cannot read, or a machine whose rates it lacks."""

@@ -7,9 +7,10 @@ finding out that it exists does not.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from remora.dsl.pipeline import LOWER_OPERATIONS, TRIGGER, lowering_pipeline
-from remora.pipeline import PassRef, Pipeline
+from remora.pipeline import PassRef, Pipeline, stock
 from remora.plugins import Plugin
 
 #: Targets with mbarriers, TMA, clusters and registers of a task's own.
@@ -22,13 +23,23 @@ OPERATIONS = (
     "alloc_barriers",
     "alloc_warp_barrier",
     "allocate_tensor_descriptor",
+    "amd_iglp_opt",
+    "amd_mfma_commit",
     "amd_mfma_layout",
+    "amd_register_class_anchor",
+    "amd_register_resident",
+    "amd_sched_barrier",
+    "amd_sched_group_barrier",
+    "amd_scheduled_mfma",
+    "amd_setprio",
     "assert_same_layout",
+    "assume_uniform",
     "async_descriptor_load",
     "async_descriptor_prefetch_tensor",
     "async_descriptor_store",
     "async_descriptor_store_wait",
     "async_dot",
+    "async_dot_scaled",
     "async_dot_wait",
     "async_load",
     "async_load_commit_group",
@@ -42,12 +53,20 @@ OPERATIONS = (
     "barrier_arrive",
     "barrier_expect_bytes",
     "barrier_wait",
+    "buffer_atomic_add",
+    "buffer_load",
+    "buffer_load_to_local",
+    "buffer_store",
+    "clc_consumer",
+    "clc_create_context",
+    "clc_producer",
     "clock64",
     "cluster_barrier",
     "cluster_cta_rank",
     "cluster_size_1d",
     "dot_operand_layout",
     "dtype_of",
+    "extract_slice",
     "fence",
     "fence_async_shared",
     "fence_mbarrier_init_cluster",
@@ -68,6 +87,7 @@ OPERATIONS = (
     "prefetch",
     "reinterpret_tensor_descriptor",
     "release_layout",
+    "rematerialized_range",
     "remote_shmem_store",
     "remote_view",
     "require_layout",
@@ -81,6 +101,8 @@ OPERATIONS = (
     "thread_id",
     "tmem_copy",
     "vote_ballot_sync",
+    "warp_pipeline_stage",
+    "warp_predicate",
     "warp_redux",
     "zeros",
 )
@@ -141,16 +163,50 @@ clusters = (
     Pipeline("tlx clusters").override("ptx", _synchronise, trigger=MARK).when(target=FROM_HOPPER_ON)
 )
 
-# For remora.use, remora.attach and --with; not in force by itself.
-waits = PassRef("remora.tlx.lower.waits:WaitForEachProduct", trigger="ttng.warp_group_dot")
+_DOT = "remora:tlx.async_dot"
+wait_each = PassRef("remora.tlx.lower.in_flight:WaitForEachProduct", trigger=_DOT)
+keep = PassRef("remora.tlx.lower.in_flight:KeepProductsInFlight", trigger=_DOT)
+
+# For remora.use, remora.attach and --with: a wait after each product, as the C++ plugin has;
+# and the author's waits only.
 wait_for_each_product = (
-    Pipeline("wait for each product").insert(waits, at="ttgir/end").when(target="cuda:90")
+    Pipeline("wait for each product").insert(wait_each, at="ttgir/end").when(target="cuda:90")
+)
+products_in_flight = (
+    Pipeline("products in flight")
+    .insert(keep, after="ttgir/convert_to_ttgpuir")
+    .when(target="cuda:90")
+)
+
+operands = PassRef(
+    "remora.tlx.lower.operands:LoadAsOperands",
+    trigger="remora:tlx.local_load",
+    also=("remora.tlx",),
+)
+waits = PassRef(
+    "remora.tlx.lower.waits:WaitAsWritten",
+    trigger="remora:tlx.async_load_wait_group",
+    also=("remora.tlx",),
+)
+
+stages = replace(stock("amd.ttgpuir.warp_pipeline"), trigger="remora:tlx.warp_pipeline_stage")
+
+cdna = (
+    Pipeline("tlx cdna")
+    .insert(operands, after="ttgir/accelerate_matmul")
+    .insert(waits, at="ttgir/end")
+    .insert(stages, at="ttgir/end")
+    .when(target="hip")
 )
 
 plugin = Plugin(
     name="tlx",
     version="0.1.0",
-    passes=(PassRef(LOWER_OPERATIONS), outline, specialize, fit, waits),
+    passes=(
+        *(PassRef(LOWER_OPERATIONS), outline, specialize, fit),
+        *(operands, waits, wait_each, keep),
+    ),
     ops=tuple(f"remora.tlx:{name}" for name in OPERATIONS),
     pipelines=(pipeline, descriptors, as_written, clusters),
+    pipelines=(pipeline, descriptors, clusters, cdna),
 )

@@ -12,6 +12,7 @@ from tlx.building import build, instructions, waits
 from remora.kernels.gemm_cdna import gemm_staged
 from remora.kernels.gemm_hopper import gemm_pipelined
 from remora.kernels.matmul import cdna_config, hopper_config
+from remora.kernels.offline import plain_arguments
 
 BYTES = {"fp16": 2, "bf16": 2, "fp32": 4, "fp8e4nv": 1, "fp8e5": 1, "fp8e4b8": 1, "i8": 1}
 
@@ -44,7 +45,7 @@ def compiled(
         kernel, target, options={"num_warps": config.num_warps},
         a_ptr=f"*{dtype}", b_ptr=f"*{dtype}", c_ptr="*i32" if integers else "*fp16",
         M=number, N=number, K=number, ACC=tl.int32 if integers else tl.float32,
-        **strides, **config.arguments(),
+        **strides, **config.arguments(), **plain_arguments(kernel),
     )  # fmt: skip
 
 

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-MEANINGS = ["meaning", "meaning_clusters", "meaning_tensor_memory", "meaning_tma", "meaning_views"]
+MEANINGS = sorted(path.name for path in Path(__file__).parent.glob("meaning*.py"))
 
 
-@pytest.mark.parametrize("file", [f"{name}.py" for name in MEANINGS])
+@pytest.mark.parametrize("file", MEANINGS)
 def test_the_reference_meaning(file: str) -> None:
     here = Path(__file__).parent
     done = subprocess.run(

@@ -354,7 +354,9 @@ def local_load(
         src: one buffer.
         token: of a copy or a wait; only says what the load comes after.
         layout: of the tensor; None: it follows from the uses.
-        relaxed, rematerialize_coordinates, rematerialize_coordinates_group: no effect here.
+        relaxed: constant. True: only the author's waits keep what copies write and this load
+            reads apart, in both directions: on CDNA the compiler puts no barrier there.
+        rematerialize_coordinates, rematerialize_coordinates_group: no effect here.
 
     Returns:
         a tensor of the buffer's shape and dtype.
@@ -363,14 +365,15 @@ def local_load(
     require_groups(call, buffer)
     if tl._unwrap_if_constexpr(token) is not None:
         call.handle("token", token, TokenType)
-    call.constant("relaxed", relaxed, bool)
     text = register_text(call, layout, buffer.shape)
-    named = {"layout": text} if text else {}
+    named: dict[str, Any] = {"layout": text} if text else {}
+    if call.constant("relaxed", relaxed, bool):
+        named["relaxed"] = True
     return call.emit([buffer], [tl.block_type(buffer.dtype, list(buffer.shape))], **named)
 
 
 @local_load.reference
-def _load(machine: Machine, buffer: Any) -> np.ndarray[Any, Any]:
+def _load(machine: Machine, buffer: Any, relaxed: bool = False) -> np.ndarray[Any, Any]:
     machine.touch(reads=[buffer])
     copy: np.ndarray[Any, Any] = buffer.copy()
     return copy

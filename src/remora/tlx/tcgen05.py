@@ -44,7 +44,7 @@ def product(
     """``tlx.async_dot`` with its sum in tensor memory; see there."""
     pair = call.constant("two_ctas", two_ctas, bool)
     a, b = _operand(call, "A", A), _operand(call, "B", B)
-    total = _sum(call, acc)
+    total = sum_of(call, acc)
     _check_shapes(call, a, b, total, pair)
     _check_dtypes(call, a, b, total, input_precision)
     matrices = [a, b, total]
@@ -114,7 +114,8 @@ def _operand(call: Call, name: str, value: Any) -> Any:
     return view(call, name, value, tensor_memory=name == "A")
 
 
-def _sum(call: Call, acc: Any) -> Any:
+def sum_of(call: Call, acc: Any) -> Any:
+    """Check that an argument is one buffer in tensor memory, for a sum."""
     acc = tl._unwrap_if_constexpr(acc)
     if acc is None or isinstance(acc, tl.tensor):
         call.fail(

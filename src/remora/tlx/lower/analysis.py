@@ -28,6 +28,7 @@ from remora.ir.alignment import Alignment
 from remora.ir.build import Builder, i32, op_name, set_type
 from remora.ir.locations import source_line
 from remora.tlx.lower.boxes import Box, encode_descriptors
+from remora.tlx.lower.in_flight import chained
 from remora.tlx.lower.layouts import (
     Layout,
     MemDesc,
@@ -42,25 +43,30 @@ from remora.tlx.lower.layouts import (
     with_encoding,
 )
 from remora.tlx.lower.layouts import element_type as mlir_element
-from remora.tlx.lower.lifetimes import Buffer, Lifetimes, comes_after
+from remora.tlx.lower.lifetimes import Buffer, Lifetimes, comes_after, span_of
+from remora.tlx.lower.padding import padded
 from remora.tlx.lower.sharing import SharedStorage, in_tensor_memory, storages
+from remora.tlx.lower.stages import check_stages
 from remora.tlx.lower.tensor_layouts import (
     TensorMatrix,
     tensor_default,
     tensor_layout,
 )
 from remora.tlx.lower.views import SLICES, VIEWS, cut_tile, keeps_elements
+from remora.tlx.lower.waits import mark
 from remora.tlx.storage import Placement
 
 _CONTROL_FLOW = ("scf.for", "scf.while", "scf.condition", "scf.yield", "cf.br", "cf.cond_br")
 
 _ASYNCHRONOUS = (
     "tlx.async_load",
+    "tlx.buffer_load_to_local",
     "tlx.async_load_commit_group",
     "tlx.async_load_wait_group",
     "tlx.async_dot",
     "tlx.async_dot_wait",
     "tlx.tensor_dot",
+    "tlx.tensor_dot_scaled",
     "tlx.tcgen05_commit",
     "tlx.tmem_copy",
     "tlx.barrier_expect_bytes",
@@ -71,14 +77,30 @@ _ASYNCHRONOUS = (
     "tlx.async_descriptor_load",
     "tlx.async_descriptor_store",
     "tlx.async_descriptor_store_wait",
+    "tlx.warp_pipeline_stage",
 )
 
 
-#: Those of ``_ASYNCHRONOUS`` whose groups copies of stock pipelining would join.
-_IN_GROUPS = ("tlx.async_load", "tlx.async_load_commit_group", "tlx.async_load_wait_group")
+#: Copies whose groups those of stock pipelining would join; stages that it would move.
+_BY_HAND = (
+    "tlx.async_load",
+    "tlx.buffer_load_to_local",
+    "tlx.async_load_commit_group",
+    "tlx.async_load_wait_group",
+    "tlx.warp_pipeline_stage",
+)
+
+#: Copies into a buffer, in groups that ``async_load_wait_group`` waits for.
+COPIES = ("tlx.async_load", "tlx.buffer_load_to_local")
+
+#: Asynchronous products; but for the first their sums are in tensor memory.
+_PRODUCTS = ("tlx.async_dot", "tlx.tensor_dot", "tlx.tensor_dot_scaled")
 
 #: Copies out of a buffer, in groups that ``async_descriptor_store_wait`` waits for.
 _STORES = ("tlx.async_descriptor_store", "tlx.async_store")
+
+#: Bytes of gfx950's shared memory.
+LDS_BYTES = 160 << 10
 
 #: What stock Triton pipelines, in a loop whose own body has it.
 _PIPELINED = (
@@ -90,6 +112,7 @@ _PIPELINED = (
     "tlx.async_dot",
     "tlx.async_dot_wait",
     "tlx.tensor_dot",
+    "tlx.tensor_dot_scaled",
 )
 
 
@@ -119,7 +142,12 @@ ALLOCATIONS = {"tlx.local_alloc", "tlx.alloc_barriers", "tlx.alloc_warp_barrier"
 
 #: Operations that write the buffer that their second operand is: in the order of the tensor that
 #: the first one is; from a descriptor, row-major.
-WRITES = {"tlx.async_load", "tlx.local_store", "tlx.async_descriptor_load"}
+WRITES = {
+    "tlx.async_load",
+    "tlx.buffer_load_to_local",
+    "tlx.local_store",
+    "tlx.async_descriptor_load",
+}
 
 #: What a use wants of the layout of what its operand is: ``wish(analysis, use, shape, bits,
 #: order)``; None where any will do. The shape is the one that the layout is laid over: of a
@@ -159,6 +187,18 @@ class Wish(NamedTuple):
     def is_strict(self) -> bool:
         """Whether no other layout will do."""
         return self.use.op.name not in PREFERENCES
+
+    @property
+    def gives_way(self) -> bool:
+        """Whether it is one of a copy with a descriptor: that gets the swizzle of the buffer."""
+        return self.use.op.name in ("tlx.async_descriptor_load", "tlx.async_descriptor_store")
+
+    def is_swizzle_of(self, other: Wish) -> bool:
+        """Whether the layouts differ by nothing but the swizzle."""
+        mine, theirs = self.layout, other.layout
+        if not isinstance(mine, NvmmaShared) or not isinstance(theirs, NvmmaShared):
+            return False
+        return replace(mine, swizzling=theirs.swizzling) == theirs
 
 
 _REUSE = (
@@ -202,6 +242,11 @@ def _loaded(
     operand = analysis.multiplied_as(use.op.results[0]) if len(shape) == 2 else None
     if operand is None:
         return None
+    if analysis.may_be_padded(use):
+        inner_is_k = order[0] == (1 if operand == 0 else 0)
+        layout = padded(shape, bits, order, inner_is_k)
+        if layout is not None:
+            return layout
     return analysis.operand_layout(shape, bits, operand, order)
 
 
@@ -214,6 +259,8 @@ class TlxAnalysis:
         self.alignment = Alignment()
         #: Buffers and barriers, lowered, that other CTAs reach.
         self.reached: list[SSAValue] = []
+        #: Products that are waited for at once.
+        self.chained = chained(lowering)
         self._by_part = {p: op for op in lowering.ops for p in op.parts}
         if any(Box.of(v.type) for op in lowering.ops for v in (*op.operands, *op.results)):
             encode_descriptors(lowering.module)
@@ -248,14 +295,14 @@ class TlxAnalysis:
             if op.name == "tlx.async_dot":
                 self._spread(op)
         self._follow_in_flight()
+        check_stages(lowering)
         self._stop_pipelining()
-        if lowering.target.backend == "cuda":
-            self._extend_lives()
+        self._extend_lives()
 
     @property
     def has_products(self) -> bool:
         """Whether the module holds an asynchronous product."""
-        return any(op.name in ("tlx.async_dot", "tlx.tensor_dot") for op in self.lowering.ops)
+        return any(op.name in _PRODUCTS for op in self.lowering.ops)
 
     # --- buffers ------------------------------------------------------------------------
 
@@ -432,8 +479,11 @@ class TlxAnalysis:
     @staticmethod
     def _agreed(allocation: CustomOp, wishes: Sequence[Wish]) -> Wish:
         """The wish that is granted; wishes that are only preferences give way."""
-        best = next((w for w in wishes if w.is_strict), wishes[0])
+        strict = [w for w in wishes if w.is_strict]
+        best = next((w for w in strict if not w.gives_way), (strict or wishes)[0])
         for other in wishes:
+            if other.gives_way and best.is_swizzle_of(other):
+                continue
             if other.layout != best.layout and (other.is_strict or not best.is_strict):
                 raise ConflictingLayouts(
                     "two uses of one buffer want layouts that disagree: "
@@ -506,6 +556,46 @@ class TlxAnalysis:
                 return Wish(layout, use, view)
             layout = behind
         return Wish(layout, use, None)
+
+    def may_be_padded(self, use: Use) -> bool:
+        """Whether all that touches the buffer of a use can do with padding.
+
+        On gfx950, where only whole loads straight to LDS write it, nothing lies over it, and all
+        buffers fit with the widest padding.
+        """
+        from remora.tlx.lower.hip import direct_bytes
+
+        if self.lowering.target.arch != "gfx950" or self._is_tight:
+            return False
+        (allocation, *others) = self._allocation[use.op.operands[use.operand]]
+        uses = self._uses[allocation]
+        bits = mlir_element(allocation.attributes["dtype"]).bitwidth  # type: ignore[attr-defined]
+        if others or bits != 16 or self.storage_of(allocation):
+            return False
+        for each in uses:
+            if any(v.name not in ("tlx.local_view", "tlx.local_trans") for v in each.views):
+                return False
+            if each.op.name == "tlx.local_load":
+                continue
+            load = loaded_by(each.op.operands[0]) if each.op.name in COPIES else None
+            order = order_of(load.results[0].type) if load is not None else None
+            if order is None or direct_bytes(each.op, self, order[0]) != 16:
+                return False
+        return True
+
+    @cached_property
+    def _is_tight(self) -> bool:
+        """Whether buffers that live together, with the widest padding, exceed shared memory."""
+        lives = []
+        for allocation, uses in self._uses.items():
+            if allocation.name == "tlx.local_alloc":
+                size = self._root(allocation).bytes * max(allocation.attributes["num"], 1)
+                lives.append((size, *span_of(allocation, [use.op for use in uses])))
+        peak = max(
+            (sum(size for size, begin, end in lives if begin <= at <= end) for _, at, _ in lives),
+            default=0,
+        )
+        return peak * 17 // 16 > LDS_BYTES
 
     def operand_layout(
         self, shape: tuple[int, ...], width: int, operand: int, order: tuple[int, ...]
@@ -615,7 +705,7 @@ class TlxAnalysis:
                 custom = self._by_part.get(op)
                 if custom is not None and self._continues(custom, use.index):
                     continue
-                if custom is not None or not _joins(op, use.index):
+                if custom is not None or not joins(op, use.index):
                     raise AccumulatorInFlight(
                         "a result of tlx.async_dot is read before it was waited for",
                         where=source_line(op.location),
@@ -675,9 +765,10 @@ class TlxAnalysis:
 
     def finish(self) -> None:
         """Convert layouts where products meet the rest of the program; let clusters meet."""
-        from remora.tlx.lower.clusters import finish
+        from remora.tlx.lower import clusters, mfma
 
-        finish(self.lowering)
+        clusters.finish(self.lowering)
+        mfma.finish(self.lowering)
         for value, before in self._before.items():
             self._convert_sources(value)
             self._convert_uses(value, before)
@@ -686,14 +777,14 @@ class TlxAnalysis:
         for use in list(value.uses):
             op = use.operation
             lowered = op_name(op).startswith("ttng.") or op in self._converted
-            if lowered or _joins(op, use.index):
+            if lowered or joins(op, use.index):
                 continue
             convert = Builder.before(op).op("ttg.convert_layout", [value], [before])
             self._converted.add(convert)
             op.operands[use.index] = convert.results[0]
 
     def _convert_sources(self, value: SSAValue) -> None:
-        for op, index in _joined_into(value):
+        for op, index in joined_into(value):
             source = op.operands[index]
             if source.type == value.type:
                 continue
@@ -704,15 +795,24 @@ class TlxAnalysis:
     # --- lives of buffers ---------------------------------------------------------------
 
     def _extend_lives(self) -> None:
-        from remora.tlx.lower.cuda import wait_for_all_copies
+        from remora.tlx.lower import cuda, hip
 
-        Lifetimes(
-            self.lowering.ops, lambda builder: wait_for_all_copies(builder, self.has_products)
-        ).extend(
+        lowering, on_hip = self.lowering, self.lowering.target.backend == "hip"
+
+        def drain(builder: Builder) -> None:
+            if on_hip:
+                mark(builder, 0)
+            else:
+                cuda.wait_for_all_copies(builder, self.has_products)
+
+        def in_flight(copy: CustomOp) -> bool:
+            return copy.name in COPIES and (not on_hip or hip.is_direct(copy, self))
+
+        Lifetimes(lowering.ops, drain).extend(
             Buffer(
                 allocation,
                 [use.op for use in uses],
-                [use.op for use in uses if use.op.name == "tlx.async_load"],
+                [use.op for use in uses if in_flight(use.op)],
                 [use.op for use in uses if use.op.name == "tlx.async_dot"],
                 [use.op for use in uses if _may_be_left(use.op)],
                 [use.op for use in uses if use.op.name in _STORES],
@@ -731,14 +831,18 @@ class TlxAnalysis:
         pipeline but stores of descriptors are left to it: a mark would have
         each of those stores wait for the one before.
         """
+        pipelined: dict[Operation, bool] = {}  # each loop is looked through once
         for op in self.lowering.ops:
             parent = op.op.parent_op()
-            counts = op.name in _ASYNCHRONOUS and self.lowering.target.backend == "cuda"
+            counts = op.name in _ASYNCHRONOUS
             while parent is not None:
-                said = "tt.num_stages" in parent.attributes
-                stays_away = op.name in _IN_GROUPS or self._is_pipelined(parent)
-                if op_name(parent) == "scf.for" and (counts or not said) and stays_away:
-                    parent.attributes["tt.num_stages"] = i32(0)
+                if op_name(parent) == "scf.for":
+                    if parent not in pipelined:
+                        pipelined[parent] = self._is_pipelined(parent)
+                    said = "tt.num_stages" in parent.attributes
+                    stays_away = op.name in _BY_HAND or pipelined[parent]
+                    if (counts or not said) and stays_away:
+                        parent.attributes["tt.num_stages"] = i32(0)
                 parent = parent.parent_op()
 
     def _is_pipelined(self, loop: Operation) -> bool:
@@ -759,7 +863,7 @@ def _may_be_left(op: CustomOp) -> bool:
 
     A predicate is there to leave such copies out; tasks wait for what others do.
     """
-    always = op.name in ("tlx.bulk_load", "tlx.tensor_dot", "tlx.tmem_copy") or (
+    always = op.name in (*_PRODUCTS[1:], "tlx.bulk_load", "tlx.tmem_copy") or (
         op.name == "tlx.async_descriptor_load" and len(op.operands) == 3 + op.attributes["rank"]
     )
     holder = op.op.parent_op()
@@ -777,12 +881,12 @@ def _begins(block: Block, op: Operation) -> bool:
     return holder is not None
 
 
-def _joins(op: Operation, index: int) -> bool:
+def joins(op: Operation, index: int) -> bool:
     """Whether an operand goes on as it is: into a loop, a branch, a select of whole values."""
     return op_name(op) in _CONTROL_FLOW or (selects_whole(op) and index >= 1)
 
 
-def _joined_into(value: SSAValue) -> Iterator[tuple[Operation, int]]:
+def joined_into(value: SSAValue) -> Iterator[tuple[Operation, int]]:
     """The operands, of loops and terminators, that become ``value``."""
     owner = value.owner
     if isinstance(value, BlockArgument):

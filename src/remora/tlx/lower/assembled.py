@@ -20,17 +20,27 @@ _ENTRY = re.compile(
     r"^\.visible \.entry [^{]*^\{\n.*?// -- End function\n\}", re.MULTILINE | re.DOTALL
 )
 
-# Warps of tasks wait for work in a loop of their own: they take part in the meetings before
-# the first task, which the program's own warps come to in the middle of their code, before they do.
-_TASKS_MEET = """\t{{
-\t.reg .pred %task;
+# Warps of tasks wait for work in a loop of their own, at whose head they give up registers and
+# meet the program's own warps, which hand out work. They have to take part in the meetings before
+# the first task between the two: the program's own warps wait for registers before they come.
+_TASKS = """\t.reg .pred %task;
+\t{{
 \t.reg .b32 %thread;
 \tmov.u32 %thread, %tid.x;
 \tsetp.ge.u32 %task, %thread, {threads};
-{meetings}\t}}
+\t}}
 """
 
 _TASK_MEETS = "\t@%task barrier.cluster.arrive.relaxed;\n\t@%task barrier.cluster.wait;\n"
+
+_TASKS_MET = "\tsetp.ne.u32 %task, 0, 0;\n"
+
+#: The loop's head: what is to be done is read from shared memory after a barrier.
+_HANDED_OUT = re.compile(
+    r"^[ \t]*barrier\.sync[ \t]+\d+;\n(?=(?:(?![ \t]*(?:barrier|bar)\.|\$L__BB).*\n)*?"
+    r"[ \t]*ld\.shared\.[bsu]8 )",
+    re.MULTILINE,
+)
 
 _ALL_MEET = "\tbarrier.cluster.arrive;\n\tbarrier.cluster.wait;\n"
 
@@ -57,5 +67,12 @@ def meeting(ptx: str) -> str:
     if threads is None or int(threads[1]) > int(mark[1]):
         # Each meeting has a number: a compiler may write one twice.
         times = len({found[0] for found in _MARK.finditer(entry[0])})
-        body = _TASKS_MEET.format(threads=mark[1], meetings=times * _TASK_MEETS) + body
+        places = [found.start() for found in _HANDED_OUT.finditer(body)]
+        if len(places) != 1:
+            raise PipelineError(
+                f"the PTX has {len(places)} places where tasks are handed out, not one"
+            )
+        meetings = times * _TASK_MEETS + _TASKS_MET
+        body = body[: places[0]] + meetings + body[places[0] :]
+        body = _TASKS.format(threads=mark[1]) + body
     return ptx[: entry.start()] + head + "{\n" + body + ptx[entry.end() :]

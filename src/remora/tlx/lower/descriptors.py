@@ -100,10 +100,11 @@ def _multicast(op: CustomOp, builder: Builder, lowering: Lowering) -> None:
         + (f", ${rank + 4}" if hint else "")
         + ";"
     )
+    front = (0,) * (rank - len(memdesc.shape))  # dimensions of 1 that the buffer leaves out
     for start in _starts(memdesc.shape, piece):
         at = [
             builder.value("arith.addi", [o, builder.constant(s)], o.type) if s else o
-            for o, s in zip(offsets, start, strict=True)
+            for o, s in zip(offsets, (*front, *start), strict=True)
         ]
         operands = [
             piece_address(builder, buffer, memdesc, start), descriptor_address(builder, descriptor),

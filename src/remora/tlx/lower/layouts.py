@@ -14,7 +14,7 @@ from remora.dsl import Target
 from remora.errors import ConflictingLayouts
 from remora.ir.build import attribute
 from remora.tlx.lower.tensor_layouts import TensorLayout, TensorMatrix, TensorScales
-from remora.tlx.types import COLUMN_BYTES, columns
+from remora.tlx.types import COLUMN_BYTES, LANES, columns
 
 _LIST = r"\[([\d, ]*)\]"
 
@@ -254,9 +254,21 @@ class MemDesc:
         return math.prod(self.shape) * self.bits // 8
 
     @property
+    def as_columns(self) -> MemDesc:
+        """The columns that one buffer of scales takes, as a matrix."""
+        shape = (LANES, columns(self.shape, self.bits, scales=True))
+        return MemDesc(shape, attribute("i32"), TensorMatrix.of(shape))
+
+    @property
     def type(self) -> Attribute:
-        """The MLIR type."""
+        """The MLIR type.
+
+        Several buffers of scales are what one of them is read of, ``as_columns``: a type of scales
+        has two dimensions.
+        """
         assert self.layout is not None
+        if self.num and isinstance(self.layout, TensorScales):
+            return replace(self.as_columns, num=self.num).type
         return memdesc(self.shape, self.element, self.layout, self.num, self.allocated)
 
 

@@ -236,6 +236,17 @@ def comes_after(op: Operation, before: Operation) -> bool:
     return block.get_operation_index(holder) > block.get_operation_index(before)
 
 
+def span_of(allocation: CustomOp, uses: Sequence[CustomOp]) -> tuple[int, int]:
+    """The places in its block between which a buffer lives; all of them where that is not known."""
+    block = _block_of(allocation)
+    if op_name(block.parent_op() or allocation.op) != "tt.func" or not uses:
+        return 0, 1 << 30
+    holders = [_holder(part, block) for use in uses for part in use.parts]
+    if not all(holders):
+        return 0, 1 << 30
+    return _position(allocation.op), max(_position(h) for h in holders if h is not None)
+
+
 def _is_structured(buffer: Buffer) -> bool:
     block = _block_of(buffer.allocation)
     return all(_is_within(use.op, block) for use in buffer.uses)

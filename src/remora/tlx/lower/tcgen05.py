@@ -11,9 +11,9 @@ from remora.dsl.lowering import CustomOp, Lowering
 from remora.ir.build import Builder
 from remora.tlx.lower import pairs
 from remora.tlx.lower.analysis import TlxAnalysis, Use, wants
-from remora.tlx.lower.layouts import Layout, NvmmaShared
+from remora.tlx.lower.layouts import Layout, LinearShared, MemDesc, NvmmaShared, memdesc
 from remora.tlx.lower.shared import segments
-from remora.tlx.lower.tensor_layouts import TensorMatrix
+from remora.tlx.lower.tensor_layouts import TensorMatrix, scales_order
 from remora.tlx.tcgen05 import tcgen05_commit, tensor_dot, tmem_copy
 from remora.tlx_plugin import BLACKWELL
 
@@ -88,4 +88,16 @@ def lower_commit(op: CustomOp, builder: Builder, lowering: Lowering) -> None:
 @tmem_copy.lowering(*BLACKWELL)
 def lower_copy(op: CustomOp, builder: Builder, lowering: Lowering) -> None:
     """``ttng.tmem_copy``."""
-    builder.op("ttng.tmem_copy", op.operands)
+    source, to = op.operands
+    if op.attributes["scales"]:
+        kind: MemDesc = lowering.analysis.described(to)
+        source = ordered_scales(builder, source, kind)
+    builder.op("ttng.tmem_copy", [source, to])
+
+
+def ordered_scales(builder: Builder, source: SSAValue, kind: MemDesc) -> SSAValue:
+    """The bytes of a buffer in shared memory as scales, in the order of the matrix unit."""
+    layout = LinearShared(scales_order(kind.shape), (), 128)
+    return builder.value(
+        "ttg.memdesc_reinterpret", [source], memdesc(kind.shape, kind.element, layout)
+    )

@@ -15,7 +15,7 @@ from remora.tlx.lower import shared, views
 from remora.tlx.lower.layouts import MemDesc, with_encoding
 from remora.tlx.lower.lifetimes import keep_to_the_end
 from remora.tlx.lower.shared import segments
-from remora.tlx.lower.tensor_layouts import registers_of
+from remora.tlx.lower.tensor_layouts import TensorScales, registers_of, scale_registers_of
 from remora.tlx.views import local_reinterpret, local_slice, subslice
 from remora.tlx_plugin import BLACKWELL
 
@@ -92,7 +92,7 @@ def lower_load(op: CustomOp, builder: Builder, lowering: Lowering) -> SSAValue:
         return shared.lower_load(op, builder, lowering)
     kind: Any = op.results[0].type
     loaded = builder.value(
-        "ttng.tmem_load", op.operands, _held(op, kind, lowering),
+        "ttng.tmem_load", op.operands, _held(op, kind, lowering, op.operands[0]),
         {"resultSegmentSizes": segments(1, 0, 0)},
     )  # fmt: skip
     if text := op.attributes.get("layout"):
@@ -107,11 +107,13 @@ def lower_store(op: CustomOp, builder: Builder, lowering: Lowering) -> None:
     if not _in_tensor_memory(lowering, matrix):
         shared.lower_store(op, builder, lowering)
         return
-    held = builder.value("ttg.convert_layout", [value], _held(op, value.type, lowering))
+    held = builder.value("ttg.convert_layout", [value], _held(op, value.type, lowering, matrix))
     builder.op("ttng.tmem_store", [matrix, held, builder.constant(1, 1)])
 
 
-def _held(op: CustomOp, kind: Any, lowering: Lowering) -> Any:
-    """A tensor's type in the layout in which tensor memory is read and written."""
+def _held(op: CustomOp, kind: Any, lowering: Lowering, matrix: SSAValue) -> Any:
+    """A tensor's type in the layout in which a matrix in tensor memory is read and written."""
     warps = lowering.num_warps_at(op.op)
+    if isinstance(lowering.analysis.described(matrix).layout, TensorScales):
+        return with_encoding(kind, scale_registers_of(kind.get_shape(), warps))
     return with_encoding(kind, registers_of(kind.get_shape(), kind.element_type.bitwidth, warps))

@@ -1,37 +1,55 @@
-"""A wait for each product of warp groups (``wgmma``), right after it."""
+"""Waits for copies to LDS, as the author wrote them.
+
+Stock software pipelining, and after it the schedule of two groups of warps, recount every
+``ttg.async_wait`` of a module. So a wait is a marker until both are past.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from xdsl.context import Context
-from xdsl.dialects.builtin import ModuleOp
+from xdsl.dialects.builtin import ModuleOp, StringAttr
 from xdsl.ir import Operation
 from xdsl.passes import ModulePass
-from xdsl.rewriter import InsertPoint
 
-from remora.ir.build import Builder, i32, op_name
+from remora.ir.build import Builder, attribute, boolean, erase, i32, inherent, op_name
+
+_MARK = "; wait for all groups but "
+_TOKEN = attribute("!ttg.async.token")
+
+
+def mark(builder: Builder, pendings: int) -> None:
+    """Put a marker: an instruction that has effects, so that nothing passes it."""
+    builder.op(
+        "tt.elementwise_inline_asm", [], [attribute("i32")],
+        {
+            "asm_string": StringAttr(f"{_MARK}{pendings}"),
+            "constraints": StringAttr("=r"),
+            "packed_element": i32(1),
+            "pure": boolean(False),
+        },
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)
-class WaitForEachProduct(ModulePass):
-    """No product is in flight when the operation after it begins; the author's waits stay.
+class WaitAsWritten(ModulePass):
+    """See the module."""
 
-    The C++ plugin (triton-utlx 3.8.0.post16) compiles kernels so.
-    """
-
-    name = "tlx-wait-for-each-product"
-    trigger = "ttng.warp_group_dot"
+    name = "tlx-wait-as-written"
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
-        """Add the waits."""
-        for product in list(op.walk()):
-            if op_name(product) == "ttng.warp_group_dot":
-                _wait(product)
+        """Make waits of the markers."""
+        for each in list(op.walk()):
+            if (pendings := _marked(each)) is not None:
+                builder = Builder.before(each)
+                builder.op("ttg.async_wait", [], [_TOKEN], {"num": i32(pendings)})
+                erase(each)
 
 
-def _wait(product: Operation) -> None:
-    result = product.results[0]
-    builder = Builder(InsertPoint.after(product), product.location)
-    wait = builder.op("ttng.warp_group_dot_wait", [result], [result.type], {"pendings": i32(0)})
-    result.replace_uses_with_if(wait.results[0], lambda use: use.operation is not wait)
+def _marked(op: Operation) -> int | None:
+    if op_name(op) != "tt.elementwise_inline_asm":
+        return None
+    text: Any = inherent(op, "asm_string")
+    return int(text.data.removeprefix(_MARK)) if text.data.startswith(_MARK) else None

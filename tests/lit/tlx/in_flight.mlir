@@ -1,6 +1,6 @@
 // A product is waited for right after it, besides the author's wait; others use what was waited for.
 
-// RUN: remora opt %s -p remora.tlx.lower.waits:WaitForEachProduct | filecheck %s
+// RUN: remora opt %s -p remora.tlx.lower.in_flight:WaitForEachProduct | filecheck %s
 
 #acc = #ttg.nvidia_mma<{versionMajor = 3, versionMinor = 0, warpsPerCTA = [4, 1], instrShape = [16, 64, 16]}>
 #nv = #ttg.nvmma_shared<{swizzlingByteWidth = 128, transposed = false, elementBitWidth = 16}>

@@ -1,0 +1,93 @@
+"""The lowering of block-scaled products: ``ttng.tc_gen5_mma_scaled``, and of their scales."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+from xdsl.dialects.builtin import UnitAttr
+from xdsl.ir import SSAValue
+
+from remora.dsl.lowering import CustomOp, Lowering
+from remora.ir.build import Builder, attribute, i32
+from remora.tlx.buffers import local_view
+from remora.tlx.lower import shared
+from remora.tlx.lower.analysis import TlxAnalysis, Use, wants
+from remora.tlx.lower.layouts import Layout, MemDesc, NvmmaShared
+from remora.tlx.lower.shared import segments
+from remora.tlx.lower.tcgen05 import flags, ordered_scales
+from remora.tlx.lower.tensor_layouts import TensorMatrix, TensorScales
+from remora.tlx.scaled import FORMATS, tensor_dot_scaled
+from remora.tlx_plugin import BLACKWELL
+
+
+@wants("tlx.tensor_dot_scaled")
+def _wish(
+    analysis: TlxAnalysis, use: Use, shape: tuple[int, ...], bits: int, order: tuple[int, ...]
+) -> Layout | None:
+    if use.operand > 4:
+        return None  # a barrier
+    if use.operand == 2:
+        return TensorMatrix.of(shape)
+    in_tensor_memory = analysis.described(use.op.operands[use.operand]).in_tensor_memory
+    if use.operand == 0 and in_tensor_memory:
+        return TensorMatrix.of(shape)
+    if use.operand < 2:
+        # Of e2m1 K has to be contiguous.
+        packed = use.op.attributes["formats"][use.operand] == "e2m1"
+        return NvmmaShared.of(shape, bits, use.operand == 1 if packed else order == (0, 1))
+    return TensorScales() if in_tensor_memory else NvmmaShared(0, False, bits, len(shape))
+
+
+@tensor_dot_scaled.lowering(*BLACKWELL)
+def lower_product(op: CustomOp, builder: Builder, lowering: Lowering) -> None:
+    """``ttng.tc_gen5_mma_scaled``, of scales in tensor memory."""
+    use_acc, pred, bars = flags(op, builder, 5)
+    always = [builder.constant(1, 1) for _ in bars]
+    kinds = [i32(FORMATS[name][2]) for name in op.attributes["formats"]]
+    properties: dict[str, Any] = {
+        "a_type": kinds[0],
+        "b_type": kinds[1],
+        "operandSegmentSizes": segments(1, 1, 1, 0, 1, 1, 1, 1, len(bars), len(bars)),
+    }
+    if op.attributes["is_async"]:
+        properties["is_async"] = UnitAttr()
+    total: MemDesc = lowering.analysis.described(op.operands[2])
+    scales = [
+        _scales(op, builder, lowering, value, rows)
+        for value, rows in zip(op.operands[3:5], total.shape, strict=True)
+    ]
+    operands = [*op.operands[:3], *scales, use_acc, pred, *bars, *always]
+    builder.op("ttng.tc_gen5_mma_scaled", operands, [], properties)
+
+
+@local_view.lowering(*BLACKWELL)
+def lower_view(op: CustomOp, builder: Builder, lowering: Lowering) -> SSAValue:
+    """``ttg.memdesc_index``; of scales the columns of one buffer, read as scales."""
+    source: MemDesc = lowering.analysis.source_of(op)
+    if not isinstance(source.layout, TensorScales):
+        return shared.lower_view(op, builder, lowering)
+    one = shared.lower_view(op, builder, lowering, source.as_columns.type)
+    kind = lowering.analysis.view_type(op.results[0])
+    return builder.value("ttg.memdesc_reinterpret", [one], kind)
+
+
+def _scales(
+    op: CustomOp, builder: Builder, lowering: Lowering, value: SSAValue, rows: int
+) -> SSAValue:
+    """Scales in tensor memory, of the type by which Triton tells nvfp4; copied where they are not.
+
+    The unit works in order: the copy is there for the product, and does not hurt the last one.
+    """
+    kind: MemDesc = lowering.analysis.described(value)
+    element = attribute("f8E4M3FN" if op.attributes["block"] == 16 else "i8")
+    if not kind.in_tensor_memory:
+        shape = (rows, math.prod(kind.shape) // rows)
+        kind = MemDesc(shape, kind.element, TensorScales())
+        place = builder.value("ttng.tmem_alloc", [], kind.type)
+        builder.op("ttng.tmem_copy", [ordered_scales(builder, value, kind), place])
+        value = place
+    if kind.element == element:
+        return value
+    return builder.value("ttg.memdesc_reinterpret", [value], replace(kind, element=element).type)

@@ -1,0 +1,104 @@
+"""Kernels with block-scaled products, and what they get: for the compiler and for the CPU."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+import triton
+import triton.language as tl
+
+import remora.tlx as tlx
+
+
+@triton.jit
+def scaled(
+    a_desc, b_desc, a_scale_desc, b_scale_desc, c_ptr, K,
+    FORMAT: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, BLOCK: tl.constexpr,
+    COPIED: tl.constexpr, SCALES: tl.constexpr,
+):  # fmt: skip
+    """c_ptr (BM, BN): the product of one tile, K in steps of BK.
+
+    a_desc (BM, K), b_desc (BN, K); scales (1, rows // 128, blocks // 4, 2, 256) of blocks of
+    BLOCK. COPIED: whether the kernel copies them to tensor memory. SCALES: their dtype.
+    """
+    PACKED: tl.constexpr = 2 if FORMAT == "e2m1" else 1
+    A_ROWS: tl.constexpr = BM // 128
+    B_ROWS: tl.constexpr = BN // 128
+    BLOCKS: tl.constexpr = BK // BLOCK // 4
+    a = tlx.local_alloc((BM, BK // PACKED), tlx.dtype_of(a_desc), 2)
+    b = tlx.local_alloc((BN, BK // PACKED), tlx.dtype_of(b_desc), 2)
+    a_scale = tlx.local_alloc((1, A_ROWS, BLOCKS, 2, 256), SCALES, 2)
+    b_scale = tlx.local_alloc((1, B_ROWS, BLOCKS, 2, 256), SCALES, 2)
+    acc = tlx.local_alloc((BM, BN), tl.float32, 1, tlx.storage_kind.tmem)
+    if COPIED:
+        a_copied = tlx.local_alloc((BM, BK // BLOCK), tl.uint8, 2, tlx.storage_kind.tmem)
+        b_copied = tlx.local_alloc((BN, BK // BLOCK), tl.uint8, 2, tlx.storage_kind.tmem)
+    full = tlx.alloc_barriers(2)
+    done = tlx.alloc_barriers(2)
+    for i in range(K // BK):
+        at = i % 2
+        phase = (i // 2) & 1
+        tlx.barrier_expect_bytes(
+            full[at], (BM + BN) * BK // PACKED + (A_ROWS + B_ROWS) * BLOCKS * 512
+        )
+        tlx.async_descriptor_load(a_desc, a[at], [0, i * BK // PACKED], full[at])
+        tlx.async_descriptor_load(b_desc, b[at], [0, i * BK // PACKED], full[at])
+        tlx.async_descriptor_load(a_scale_desc, a_scale[at], [0, 0, i * BLOCKS, 0, 0], full[at])
+        tlx.async_descriptor_load(b_scale_desc, b_scale[at], [0, 0, i * BLOCKS, 0, 0], full[at])
+        tlx.barrier_wait(full[at], phase)
+        if COPIED:
+            tlx.tmem_copy(a_scale[at], a_copied[at])
+            tlx.tmem_copy(b_scale[at], b_copied[at])
+            tlx.async_dot_scaled(
+                a[at], tlx.local_trans(b[at]), acc[0], a_copied[at], FORMAT, b_copied[at], FORMAT,
+                use_acc=i > 0, mBarriers=[done[at]],
+            )  # fmt: skip
+        else:
+            tlx.async_dot_scaled(
+                a[at], tlx.local_trans(b[at]), acc[0], a_scale[at], FORMAT, b_scale[at], FORMAT,
+                use_acc=i > 0, mBarriers=[done[at]],
+            )  # fmt: skip
+        tlx.barrier_wait(done[at], phase)
+    at = tl.arange(0, BM)[:, None] * BN + tl.arange(0, BN)[None, :]
+    tl.store(c_ptr + at, tlx.local_load(acc[0]))
+
+
+@triton.jit
+def quantized(
+    x_ptr, y_ptr, c_ptr, bytes_ptr, scales_ptr, DTYPE: tl.constexpr, WHERE: tl.constexpr,
+    STORED: tl.constexpr,
+):  # fmt: skip
+    """c = mxfp8(x) @ y, all (128, 128): x is converted in the kernel, y is fp8 of scale 1."""
+    at = tl.arange(0, 128)[:, None] * 128 + tl.arange(0, 128)[None, :]
+    x = tlx.local_alloc((128, 128), DTYPE, 1, WHERE)
+    y = tlx.local_alloc((128, 128), DTYPE, 1)
+    scales = tlx.local_alloc((128, 4), tl.uint8, 2, tlx.storage_kind.tmem)
+    acc = tlx.local_alloc((128, 128), tl.float32, 1, tlx.storage_kind.tmem)
+    tlx._to_mxfp8_block(tl.load(x_ptr + at), x[0], scales[0], 32, DTYPE)
+    tlx.local_store(y[0], tl.load(y_ptr + at))
+    tlx.local_store(scales[1], tl.full((128, 4), 127, tl.uint8))
+    tlx.fence_async_shared()
+    FORMAT: tl.constexpr = tlx.get_fp8_format_name(DTYPE)
+    tlx.async_dot_scaled(x[0], y[0], acc[0], scales[0], FORMAT, scales[1], FORMAT, use_acc=False)
+    tl.store(c_ptr + at, tlx.local_load(acc[0]))
+    if STORED:
+        tl.store(bytes_ptr + at, tlx.local_load(x[0]))
+
+
+def ordered(scales: torch.Tensor) -> torch.Tensor:
+    """Scales (rows, blocks) in the matrix unit's order: (1, rows // 128, blocks // 4, 2, 256)."""
+    rows, blocks = scales.shape
+    tiles = scales.view(rows // 128, 4, 32, blocks // 4, 4).permute(0, 3, 2, 1, 4)
+    return tiles.reshape(1, rows // 128, blocks // 4, 2, 256).contiguous()
+
+
+def numbers(matrix: torch.Tensor, format_: str) -> np.ndarray:
+    """fp64, of a matrix with K along its second dimension."""
+    if format_ != "e2m1":
+        return matrix.float().numpy().astype(np.float64)
+    magnitudes = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6])
+    raw = matrix.numpy().view(np.uint8)
+    found = np.empty((raw.shape[0], raw.shape[1] * 2))
+    for half, codes in enumerate((raw % 16, raw // 16)):
+        found[:, half::2] = magnitudes[codes % 8] * np.where(codes < 8, 1, -1)
+    return found

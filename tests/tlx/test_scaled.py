@@ -1,0 +1,143 @@
+"""Block-scaled products: PTX of each format, scales of each place, and what is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import triton
+import triton.language as tl
+from tlx.building import build, instructions, line_of
+from tlx.scaled_kernels import quantized, scaled
+from tlx.test_refused import refused
+
+import remora.tlx as tlx
+from remora import errors
+
+# Format, element type, type of scales, block, columns; kind of the product, and how PTX names
+# the block before version 8.8.
+CASES = [
+    ("e4m3", "fp8e4nv", tl.uint8, 32, 128, "mxf8f6f4", "1X"),
+    ("e5m2", "fp8e5", tl.uint8, 32, 256, "mxf8f6f4", "1X"),
+    ("e2m1", "u8", tl.uint8, 32, 128, "mxf4", "2X"),
+    ("e2m1", "u8", tl.float8e4nv, 16, 128, "mxf4nvf4", "4X"),
+    ("e2m1", "u8", tl.uint8, 16, 256, "mxf4nvf4", "4X"),
+]
+
+
+@pytest.mark.parametrize(("format_", "dtype", "scales", "block", "n", "kind", "old"), CASES)
+def test_products(
+    format_: str, dtype: str, scales: Any, block: int, n: int, kind: str, old: str
+) -> None:
+    copied = n == 128  # by the kernel, or by the product
+    step, packed = (256, 2) if format_ == "e2m1" else (128, 1)
+    named = {tl.uint8: "u8", tl.float8e4nv: "fp8e4nv"}[scales]
+    blocks = step // block // 4
+    kernel = build(
+        scaled, "cuda:100",
+        a_desc=f"tensordesc<{dtype}[128,{step // packed}]>",
+        b_desc=f"tensordesc<{dtype}[{n},{step // packed}]>",
+        a_scale_desc=f"tensordesc<{named}[1,1,{blocks},2,256]>",
+        b_scale_desc=f"tensordesc<{named}[1,{n // 128},{blocks},2,256]>",
+        c_ptr="*fp32", K="i32", FORMAT=format_, BM=128, BN=n, BK=step, BLOCK=block,
+        COPIED=copied, SCALES=scales,
+    )  # fmt: skip
+    text = kernel.asm["ptx"]
+    products = instructions(text, rf"tcgen05\.mma\.cta_group::1\.kind::{kind}\.block_scale\S*")
+    depth = 32 if packed == 1 else 64  # of one instruction
+    assert len(products) == step // depth
+    assert all(p.endswith((f"block{block}", f"scale_vec::{old}")) for p in products)
+    # 512 bytes of scales a copy: 128 rows by 4.
+    copies = instructions(text, r"tcgen05\.cp\.cta_group::1\.warpx4\.32x128b")
+    assert len(copies) == blocks * (1 + n // 128)
+    assert text.index("tcgen05.cp") < text.index("tcgen05.mma.")
+
+
+@pytest.mark.parametrize(
+    ("where", "dtype"),
+    [(tlx.storage_kind.smem, tl.float8e4nv), (tlx.storage_kind.tmem, tl.float8e5)],
+)
+def test_what_the_kernel_converts(where: Any, dtype: Any) -> None:
+    kernel = build(
+        quantized, "cuda:100", x_ptr="*fp32", y_ptr=f"*{dtype}", c_ptr="*fp32",
+        bytes_ptr=f"*{dtype}", scales_ptr="*u8", DTYPE=dtype, WHERE=where, STORED=False,
+    )  # fmt: skip
+    text = kernel.asm["ptx"]
+    # 128 rows by 4 scales: one register for each warp's 32 lanes, four times.
+    assert len(instructions(text, r"tcgen05\.st\.sync\.aligned\.32x32b\.x4\.b32")) == 2
+    operands = instructions(text, r"block_scale\S* \[[^\]]*\], (\S)")
+    assert set(operands) == {"[" if where is tlx.storage_kind.tmem else "%"}
+
+
+@triton.jit
+def wrong(p, WHAT: tl.constexpr):
+    FP4: tl.constexpr = WHAT == "mixed" or WHAT == "fp4 in tensor memory"
+    DTYPE: tl.constexpr = tl.uint8 if FP4 else tl.float8e4nv
+    WHERE: tl.constexpr = (
+        tlx.storage_kind.tmem if WHAT == "fp4 in tensor memory" else tlx.storage_kind.smem
+    )
+    a = tlx.local_alloc((128, 128), DTYPE, 1, WHERE)
+    b = tlx.local_alloc((128, 128), tl.float8e4nv if WHAT == "mixed" else DTYPE, 1)
+    N: tl.constexpr = 64 if WHAT == "acc" else 128
+    acc = tlx.local_alloc((128, N), tl.float32, 1, tlx.storage_kind.tmem)
+    s = tlx.local_alloc((128, 4), tl.uint8, 1, tlx.storage_kind.tmem)
+    t = tlx.local_alloc((1, 1, 1, 2, 256), tl.uint8, 1)
+    if WHAT == "blocks":
+        short = tlx.local_alloc((128, 8), tl.uint8, 1, tlx.storage_kind.tmem)
+        tlx.async_dot_scaled(a[0], b[0], acc[0], short[0], "e4m3", s[0], "e4m3")  # blocks
+    if WHAT == "rows":
+        few = tlx.local_alloc((1, 1, 1, 2, 128), tl.uint8, 1)
+        tlx.async_dot_scaled(a[0], b[0], acc[0], s[0], "e4m3", few[0], "e4m3")  # rows
+    if WHAT == "flat":
+        flat = tlx.local_alloc((128, 2), tl.uint8, 1, tlx.storage_kind.tmem)
+        tlx.async_dot_scaled(a[0], b[0], acc[0], flat[0], "e4m3", s[0], "e4m3")  # flat
+    if WHAT == "dtype":
+        wide = tlx.local_alloc((1, 1, 1, 2, 256), tl.int16, 1)
+        tlx.async_dot_scaled(a[0], b[0], acc[0], wide[0], "e4m3", s[0], "e4m3")  # dtype
+    if WHAT == "format":
+        tlx.async_dot_scaled(a[0], b[0], acc[0], s[0], "e3m2", s[0], "e4m3")  # format
+    if WHAT == "other":
+        tlx.async_dot_scaled(a[0], b[0], acc[0], s[0], "e5m2", s[0], "e4m3")  # other
+    if WHAT == "mixed":
+        tlx.async_dot_scaled(a[0], b[0], acc[0], s[0], "e2m1", s[0], "e4m3")  # mixed
+    if WHAT == "fp4 in tensor memory":
+        tlx.async_dot_scaled(a[0], b[0], acc[0], s[0], "e2m1", s[0], "e2m1")  # fp4 in tensor memory
+    if WHAT == "pair":
+        tlx.async_dot_scaled(a[0], b[0], acc[0], s[0], "e4m3", s[0], "e4m3", two_ctas=True)  # pair
+    if WHAT == "acc":
+        tlx.async_dot_scaled(a[0], b[0], acc[0], s[0], "e4m3", s[0], "e4m3")  # acc
+    if WHAT == "sum":
+        tlx.async_dot_scaled(a[0], b[0], b[0], s[0], "e4m3", s[0], "e4m3")  # sum
+    if WHAT == "target":
+        tlx.async_dot_scaled(a[0], b[0], t[0], t[0], "e4m3", t[0], "e4m3")
+
+
+@pytest.mark.parametrize(("what", "kind"), [
+    ("blocks", errors.WrongShape),
+    ("rows", errors.WrongShape),
+    ("flat", errors.WrongShape),
+    ("dtype", errors.WrongDtype),
+    ("format", errors.WrongType),
+    ("other", errors.WrongDtype),
+    ("mixed", errors.WrongDtype),
+    ("acc", errors.WrongShape),
+    ("sum", errors.WrongType),
+])  # fmt: skip
+def test_refused(what: str, kind: type[errors.RemoraError]) -> None:
+    error = refused(kind, wrong, "cuda:100", p="*fp32", WHAT=what)
+    assert line_of(wrong, f"# {what}") in error.where
+    assert error.hint
+
+
+def test_refused_over_several_lines() -> None:
+    for what, kind in (
+        ("fp4 in tensor memory", errors.WrongType),
+        ("pair", errors.UnsupportedByTarget),
+    ):
+        assert refused(kind, wrong, "cuda:100", p="*fp32", WHAT=what).hint
+
+
+def test_a_message_says_how_many_scales_there_have_to_be() -> None:
+    error = refused(errors.WrongShape, wrong, "cuda:100", p="*fp32", WHAT="blocks")
+    assert "512 (blocks of 32) scales" in error.what
+    assert "(128, 4)" in error.hint
