@@ -207,6 +207,5 @@ plugin = Plugin(
         *(operands, waits, wait_each, keep),
     ),
     ops=tuple(f"remora.tlx:{name}" for name in OPERATIONS),
-    pipelines=(pipeline, descriptors, as_written, clusters),
-    pipelines=(pipeline, descriptors, clusters, cdna),
+    pipelines=(pipeline, descriptors, as_written, clusters, cdna),
 )

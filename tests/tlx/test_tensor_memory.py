@@ -247,8 +247,12 @@ def test_two_ctas() -> None:
     )
     assert len(commits) == 2
     assert ".reqnctapercluster 2, 1, 1" in ptx
-    # The CTAs meet before one reaches the other, and at the end.
-    assert len(of(compiled, r"barrier\.cluster\.arrive")) == 2
+    # The CTAs meet before they allocate, before one reaches the other, and before the release.
+    happens = r"barrier\.cluster\.arrive|tcgen05\.(?:alloc|mma|dealloc)\.|^\s*ret"
+    order = [w.strip() for w in re.findall(happens, ptx, re.MULTILINE)]
+    met = "barrier.cluster.arrive"
+    assert order[:3] == [met, "tcgen05.alloc.", met]
+    assert order[-3:] == [met, "tcgen05.dealloc.", "ret"]
     assert len(of_two("bf16", 64, 128, True, "tensor").asm["cubin"]) > 0
 
 
@@ -323,6 +327,31 @@ def test_descriptors_say_what_the_isa_says() -> None:
     assert Operand.of(MemDesc((128, 8), element_type("fp16"), NvmmaShared(0, False, 16)), 1) is None
     # fp32 sums of fp16, B transposed, N = 64, M = 128.
     assert instruction_descriptor(128, 64, ["f16", "f16"], "f32", (False, True)) == 0x8110010
+
+
+@triton.jit
+def counted_at_the_first(p, r):
+    a = tlx.local_alloc((64, 64), tl.float16, 1)[0]
+    bars = tlx.alloc_barriers(1)
+    if tlx.cluster_cta_rank() % 2 == 0:
+        tlx.barrier_expect_bytes(bars[0], 2 * 64 * 64 * 2)
+    tlx.async_descriptor_load(p, a, [0, 0], bars[0], two_ctas=True)
+    if tlx.cluster_cta_rank() % 2 == 0:
+        tlx.barrier_wait(bars[0], 0)
+    tlx.cluster_barrier()
+    at = tl.arange(0, 64)[:, None] * 64 + tl.arange(0, 64)[None, :]
+    tl.store(r + at, tlx.local_load(a))
+
+
+def test_copies_of_two_ctas_are_counted_at_the_first() -> None:
+    with remora.use(tlx.in_clusters((2, 1, 1))):
+        compiled = build(
+            counted_at_the_first, "cuda:100", p="tensordesc<fp16[64, 64]>", r="*fp16"
+        )  # fmt: skip
+    (copy,) = of(compiled, r"cp\.async\.bulk\.tensor\.2d\S+ \[\S+\], \[[^]]*\], \[%r\d+\]")
+    assert ".cta_group::2 " in copy
+    place = copy.split("[")[-1].rstrip("]")
+    assert re.search(rf"mapa\.shared::cluster\.u32 {place},", compiled.asm["ptx"])
 
 
 # --- refused -------------------------------------------------------------------------------------

@@ -12,8 +12,7 @@ from remora.dsl.reference import Machine
 from remora.errors import UnsupportedByTarget, WrongDtype, WrongShape, WrongType
 from remora.tlx.barriers import Barrier, barrier, predicate
 from remora.tlx.buffers import LOWERED_IN, view
-from remora.tlx.launch import cluster_in_force
-from remora.tlx.targets import require_tensor_memory
+from remora.tlx.targets import require_pair, require_tensor_memory
 from remora.tlx.types import are_scales, bits
 
 #: What it does is in order: products, copies, and the arrivals that follow them.
@@ -89,17 +88,6 @@ def barriers(call: Call, given: Any) -> list[Any]:
         return []
     listed = given if isinstance(given, tuple | list | tl.tuple) else [given]
     return [barrier(call, f"mBarriers[{i}]", b) for i, b in enumerate(listed)]
-
-
-def require_pair(call: Call) -> None:
-    """Refuse what needs a pair of CTAs where there is no cluster."""
-    size = cluster_in_force()
-    if size[0] % 2:
-        call.fail(
-            UnsupportedByTarget,
-            f"two_ctas takes two CTAs of a cluster beside each other, clusters are {size} here",
-            hint="launch with ctas_per_cga=(2, 1, 1), or leave two_ctas out",
-        )
 
 
 def _operand(call: Call, name: str, value: Any) -> Any:
