@@ -135,12 +135,17 @@ def _check_shapes(call: Call, a: Any, b: Any, total: Any, pair: bool) -> None:
             f"A is of shape {a.shape}, B of {b.shape} and acc of {total.shape}",
             hint=f"A is (M, K), B is (K, N){halves}, acc is (M, N)",
         )
-    rows = (128,) if pair else (64, 128)
-    if m not in rows:
+    if m not in (64, 128):
         call.fail(
             WrongShape,
-            f"M has to be {' or '.join(map(str, rows))}, it is {m}",
+            f"M has to be 64 or 128, it is {m}",
             hint="several products make a larger one, tl.dot a smaller one",
+        )
+    if pair and m == 64 and a.type.in_tensor_memory:
+        call.fail(
+            WrongShape,
+            "two CTAs read an A of 64 rows each from shared memory, not from tensor memory",
+            hint="leave it in shared memory, or give each CTA 128 rows",
         )
     least = 32 if pair else 16 if m == 128 else 8
     most = 512 if m == 128 and not pair else 256
