@@ -19,10 +19,6 @@ from remora.kernels.matmul import Config
 from remora.kernels.offline import plain_arguments
 
 
-def descriptor(dtype: str, rows: int, columns: int) -> str:
-    return f"tensordesc<{dtype}[{rows},{columns}]>"
-
-
 @triton.jit
 def add_residual(acc, rows, columns, bias, residual, stride):
     x = acc + tl.load(bias + columns)
