@@ -26,7 +26,9 @@ def _matrix(
     if use.operand > 2:
         return None  # a barrier
     if use.operand == 2:
-        return TensorMatrix.of(shape, 32 // bits)  # a sum has a column for each of its columns
+        # A sum has a column for each of its columns.
+        halved = use.op.attributes["pair"] and shape[0] == 64
+        return replace(TensorMatrix.of(shape, 32 // bits), halved=halved)
     if analysis.described(use.op.operands[use.operand]).in_tensor_memory:
         return TensorMatrix.of(shape)
     # K has to be contiguous where elements are of 32 bits.
