@@ -15,9 +15,9 @@ downloaded once; they are never part of this repository.
 
 compile writes for each kernel and configuration what failed, or registers and spilled bytes
 (AMD: registers) of a thread, layout conversions in loops and the operations of innermost loops
-of the last TTGIR, and, where a peer takes part, how the assembly differs from the peer's. run writes whether
-the result is torch's, and milliseconds: each configuration by the contestants in turn, round
-by round.
+of the last TTGIR, and, where a peer takes part, how the assembly differs from the peer's. run
+writes whether the result is torch's, and milliseconds: each configuration by the contestants in
+turn, round by round.
 """
 
 from __future__ import annotations

@@ -166,7 +166,7 @@ products_in_flight = (
 
 operands = PassRef(
     "remora.tlx.lower.operands:LoadAsOperands",
-    trigger="remora:tlx.local_load",
+    trigger="remora:tlx.",
     also=("remora.tlx",),
 )
 waits = PassRef(
