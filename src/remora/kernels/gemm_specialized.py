@@ -250,9 +250,9 @@ def _multiply(
     a_buffers, b_buffers, full, empty, steps, step, part, rank_m, rank_n,
     c, c_buffer, held, held_batch, held_row, held_column, flags, given,
     ME: tl.constexpr, ROWS: tl.constexpr, BLOCK_N: tl.constexpr, PARTS: tl.constexpr,
-    STAGES: tl.constexpr, SUBTILES: tl.constexpr, A_BY_COLUMN: tl.constexpr, B_BY_COLUMN: tl.constexpr,
-    ACC: tl.constexpr, CLUSTER_M: tl.constexpr, CLUSTER_N: tl.constexpr, LATE: tl.constexpr,
-    STREAM_K: tl.constexpr,
+    STAGES: tl.constexpr, SUBTILES: tl.constexpr, A_BY_COLUMN: tl.constexpr,
+    B_BY_COLUMN: tl.constexpr, ACC: tl.constexpr, CLUSTER_M: tl.constexpr,
+    CLUSTER_N: tl.constexpr, LATE: tl.constexpr, STREAM_K: tl.constexpr,
 ):  # fmt: skip
     """The sum over some steps of K, a product in flight while the next one is issued.
 
