@@ -83,7 +83,7 @@ class Gpu:
     unit_l2: float = 64
     partial: float = 12
     cache: float = 30e6
-    watts: float = 550
+    watts: float = 585
     per_flop: float = 0.55e-12
     per_shared_byte: float = 3e-12
     per_l2_byte: float = 15e-12
