@@ -250,5 +250,6 @@ def _all(problem: Problem, gpu: Gpu) -> Iterator[Config]:
                     continue
                 yield replace(config, stream_k=True)
                 if problem.tiles(m, n) > gpu.units:  # a next tile, during which to store
-                    yield replace(config, late_store=True)
-                    yield replace(config, stream_k=True, late_store=True)
+                    late = replace(config, late_store=True, subtiles=4)
+                    yield late
+                    yield replace(late, stream_k=True)
