@@ -4,8 +4,9 @@
 
 Random normal pairs, weights of the size 1 / sqrt(extent), a mask of nine in ten. All in one
 process, in turn, round after round; medians of CUDA events, and ratios to torch.compile. The
-error is ``|result - float64| / |float64|``, of one update. The floors are what the bytes that
-have to be moved, and the products, take at the rates measured in the same run.
+error is ``|result - float64| / |float64|``, of one update; with ``--gradients``, which times
+forward and backward together, of the gradient of x. The floors are what the bytes that have to be
+moved forward, and the products, take at the rates measured in the same run.
 
 Contestants:
   eager          the update in PyTorch, a line an operation (fp32 products in tf32)
@@ -75,17 +76,13 @@ def replayed(run):
 
 
 def work(n: int, batch: int, c: int, element_bytes: int) -> dict[str, float]:
-    """Floating-point operations, and the fewest bytes of three kernels (intermediates of 16 bits;
-    products of fp32 updates are in fp32)."""
+    """Floating-point operations, and the bytes of the four kernels, each tensor once."""
     pairs, h = batch * n * n, HIDDEN
-    x, ab, products = (
-        pairs * c * element_bytes,
-        2 * pairs * h * 2,
-        pairs * h * max(2, element_bytes),
-    )
+    x, y, ab = pairs * c * element_bytes, pairs * c * 2, 2 * pairs * h * 2
+    products = pairs * h * element_bytes
     return {
         "flops": 2.0 * pairs * (4 * h * c + n * h + c * h + c * c),
-        "bytes": float(x + ab + ab + products + products + x + x),
+        "bytes": float((x + y) + (y + ab) + (ab + products) + (products + y + x)),
     }
 
 
@@ -114,23 +111,36 @@ def measure(size, dtype: str, incoming: bool, arguments, peaks) -> list[dict]:
     kind = getattr(torch, DTYPES[dtype])
     values = inputs(batch, n, c, HIDDEN, kind, "cuda")
     mask = torch.rand(batch, n, n, device="cuda") > 0.1
-    expected = triangle(*(v.double() for v in values), mask=mask, incoming=incoming)
+    grad = torch.randn(values[0].shape, device="cuda").to(kind)
+
+    def complete(run, values, grad):
+        """The update; with gradients that of x comes out, and all are worked out."""
+        if not arguments.gradients:
+            with torch.no_grad():
+                return run(values, mask, incoming)
+        values = [v.detach().requires_grad_() for v in values]
+        return torch.autograd.grad(run(values, mask, incoming), values, grad)[0]
+
+    def exact(values, mask, incoming):
+        return triangle(*values, mask=mask, incoming=incoming)
+
+    expected = complete(exact, [v.double() for v in values], grad.double())
     runs, errors = {}, {}
     for name, run in contestants(arguments.contestants).items():
-        runs[name] = lambda run=run: run(values, mask, incoming)
-        with torch.no_grad():
-            errors[name] = error(runs[name](), expected)
+        runs[name] = lambda run=run: complete(run, values, grad)
+        errors[name] = error(runs[name](), expected)
     del expected
     torch.cuda.empty_cache()
-    if "remora" in runs and "remora-graph" in arguments.contestants:
+    if "remora" in runs and "remora-graph" in arguments.contestants and not arguments.gradients:
         runs["remora-graph"], errors["remora-graph"] = replayed(runs["remora"]), errors["remora"]
     samples: dict[str, list[float]] = {name: [] for name in runs}
-    with torch.no_grad():
-        for _ in range(arguments.rounds):
-            for name, run in runs.items():
-                timed = do_bench(run, warmup=25, rep=arguments.ms, return_mode="median")
-                samples[name].append(timed)
+    for _ in range(arguments.rounds):
+        for name, run in runs.items():
+            timed = do_bench(run, warmup=25, rep=arguments.ms, return_mode="median")
+            samples[name].append(timed)
     counted = work(n, batch, c, values[0].element_size())
+    if not arguments.rounds:  # only to compile
+        return []
     floors = (counted["flops"] / peaks["flop_per_s"], counted["bytes"] / peaks["bytes_per_s"])
     base = statistics.median(samples["compiled"]) if "compiled" in samples else None
     rows = []
@@ -138,6 +148,7 @@ def measure(size, dtype: str, incoming: bool, arguments, peaks) -> list[dict]:
         median = statistics.median(all_ms)
         row = {
             "n": n, "batch": batch, "channels": c, "dtype": dtype, "incoming": incoming,
+            "gradients": arguments.gradients,
             "contestant": name, "ratio": base / median if base else None, "ms": median,
             "samples_ms": all_ms, "tflops": counted["flops"] / median * 1e-9,
             "rel_err": errors[name], "flops_floor_ms": floors[0] * 1e3,
@@ -163,6 +174,7 @@ def main() -> None:
     parser.add_argument("--directions", nargs="*", default=["outgoing"],
                         choices=["outgoing", "incoming"])  # fmt: skip
     parser.add_argument("--contestants", nargs="*", default=CONTESTANTS, choices=CONTESTANTS)
+    parser.add_argument("--gradients", action="store_true", help="time forward and backward")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--ms", type=int, default=100, help="of each measurement")
     parser.add_argument("--replot", action="store_true", help="only draw the .png from the .json")

@@ -133,6 +133,20 @@ descriptors = (
 )
 
 
+def _has_tasks(text: str) -> bool:
+    """Whether a module holds tasks."""
+    return "tlx.task = " in text
+
+
+# Stock Triton would give tasks other warps and registers than their author, and barriers count
+# a task's threads.
+as_written = (
+    Pipeline("tlx-tasks-as-written")
+    .disable("ttgir/optimize_partition_warps")
+    .when(target=BLACKWELL, module=_has_tasks)
+)
+
+
 # In the LLVM IR and the PTX of a kernel that reaches another CTA's memory, before the number
 # of its own threads, a task's not counted.
 MARK = "// remora: cluster of programs of "
@@ -193,5 +207,5 @@ plugin = Plugin(
         *(operands, waits, wait_each, keep),
     ),
     ops=tuple(f"remora.tlx:{name}" for name in OPERATIONS),
-    pipelines=(pipeline, descriptors, clusters, cdna),
+    pipelines=(pipeline, descriptors, as_written, clusters, cdna),
 )

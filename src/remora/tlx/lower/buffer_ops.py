@@ -8,7 +8,7 @@ from xdsl.dialects.builtin import TensorType
 from xdsl.ir import Attribute, SSAValue
 
 from remora.dsl.lowering import CustomOp, Lowering
-from remora.errors import UnsupportedByTarget
+from remora.errors import UnsupportedByTarget, WrongShape
 from remora.ir.alignment import element_bytes
 from remora.ir.build import Builder, attribute, i32
 from remora.tlx.buffer_ops import (
@@ -17,8 +17,8 @@ from remora.tlx.buffer_ops import (
     buffer_load_to_local,
     buffer_store,
 )
-from remora.tlx.lower.hip import DIRECT, direct_bytes, known_bytes
-from remora.tlx.lower.layouts import with_encoding
+from remora.tlx.lower.hip import DIRECT, is_direct, known_bytes
+from remora.tlx.lower.layouts import order_of, with_encoding
 from remora.tlx.lower.mfma import named
 from remora.tlx.lower.shared import carrying_load, erase_load, masked_load, segments, token
 
@@ -111,8 +111,18 @@ def lower_add(op: CustomOp, builder: Builder, lowering: Lowering) -> SSAValue:
     """``amdg.buffer_atomic_rmw``."""
     load = carrying_load(op)
     _, base, offsets, value = op.operands
-    place = _Place(op, builder, offsets)
     kind: Any = op.results[0].type
+    _, mask, _ = masked_load(load)
+    if kind.element_type.bitwidth == 16 and mask is not None:
+        contiguous = (order_of(mask.type) or (len(kind.get_shape()) - 1,))[0]
+        if lowering.analysis.alignment.of(mask).constancy[contiguous] < 2:
+            raise WrongShape(
+                f"tlx.buffer_atomic_add: two elements of {kind.element_type} are added at once, "
+                "and the mask is not shown to be one for both",
+                where=op.where,
+                hint="a bound that 2 divides, or tl.atomic_add(ptr + offsets, value, mask)",
+            )
+    place = _Place(op, builder, offsets)
     before = builder.value(
         "amdg.buffer_atomic_rmw",
         [base, place.offsets, place.here(value), *_given(place.mask)], place.of(kind),
@@ -135,7 +145,7 @@ def lower_copy(op: CustomOp, builder: Builder, lowering: Lowering) -> SSAValue:
     load = carrying_load(op)
     _, buffer, base, offsets = op.operands
     contiguous = lowering.analysis.layout_of(buffer).order[0]
-    if not direct_bytes(op, lowering.analysis, contiguous):
+    if not is_direct(op, lowering.analysis):
         known = known_bytes(op, lowering.analysis, contiguous)
         widths = " or ".join(map(str, sorted(DIRECT.get(str(lowering.target.arch), ()))))
         raise UnsupportedByTarget(

@@ -18,8 +18,11 @@ from remora.errors import ConflictingLayouts, UnsupportedByTarget
 from remora.ir.build import Builder, attribute
 from remora.tlx.lower.arrivals import computed
 from remora.tlx.lower.assembly import execute, shared_address
+from remora.tlx.lower.cuda import barrier
 from remora.tlx.lower.layouts import MemDesc, NvmmaShared
 from remora.tlx.lower.offsets import piece_address
+
+_PRODUCTS = ("tlx.tensor_dot", "tlx.tensor_dot_scaled")
 
 #: Bytes of K that one instruction multiplies.
 _STEP = 32
@@ -133,6 +136,8 @@ def lower_product(
         if not step:
             lines.append("setp.eq.b32 sum, 0, 0;")
     leading, both = leads(builder)
+    if lowering.num_warps_at(op.op) > 1:  # what all warps of the task stored is there
+        barrier(builder)
     if first is None:
         lines = [line.replace("[left", "[$1") for line in lines]
     addresses = [shared_address(builder, bar) for bar in bars]
@@ -164,16 +169,14 @@ def check(lowering: Lowering) -> None:
     Raises:
         UnsupportedByTarget: it is not, at the line of what is of one.
     """
-    ours = [op for op in lowering.ops if "pair" in op.attributes]
-    pair = next((op for op in ours if op.attributes["pair"]), None)
-    single = [
-        op for op in lowering.ops
-        if op.name == "tlx.tmem_copy" or (op in ours and not op.attributes["pair"]
-                                          and op.name != "tlx.tcgen05_commit")
-    ]  # fmt: skip
+    products = [op for op in lowering.ops if op.name in _PRODUCTS]
+    pair = next((op for op in products if op.attributes["pair"]), None)
+    copies = [op for op in lowering.ops if op.name == "tlx.tmem_copy"]
+    single = [op for op in products if not op.attributes["pair"]] + copies
     if pair is not None and single:
+        word = single[0].name.replace("tensor_dot", "async_dot")
         raise UnsupportedByTarget(
-            f"{single[0].name}: a kernel's work for the matrix unit is of one CTA, or of two, and "
+            f"{word}: a kernel's work for the matrix unit is of one CTA, or of two, and "
             f"that at {pair.where} is of two",
             where=single[0].where,
             hint="two_ctas=True in all of them, or in none",

@@ -81,13 +81,15 @@ def _scales(
     The unit works in order: the copy is there for the product, and does not hurt the last one.
     """
     kind: MemDesc = lowering.analysis.described(value)
+    count = math.prod(kind.shape)
+    rows = max(rows, 128)
     element = attribute("f8E4M3FN" if op.attributes["block"] == 16 else "i8")
     if not kind.in_tensor_memory:
-        shape = (rows, math.prod(kind.shape) // rows)
-        kind = MemDesc(shape, kind.element, TensorScales())
+        kind = MemDesc((rows, count // rows), kind.element, TensorScales())
         place = builder.value("ttng.tmem_alloc", [], kind.type)
         builder.op("ttng.tmem_copy", [ordered_scales(builder, value, kind), place])
         value = place
-    if kind.element == element:
+    read = replace(kind, shape=(rows, count // rows), element=element)
+    if read == kind:
         return value
-    return builder.value("ttg.memdesc_reinterpret", [value], replace(kind, element=element).type)
+    return builder.value("ttg.memdesc_reinterpret", [value], read.type)
