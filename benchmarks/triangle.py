@@ -124,11 +124,16 @@ def measure(size, dtype: str, incoming: bool, arguments, peaks) -> list[dict]:
     def exact(values, mask, incoming):
         return triangle(*values, mask=mask, incoming=incoming)
 
+    runs = {
+        name: lambda run=run: complete(run, values, grad)
+        for name, run in contestants(arguments.contestants).items()
+    }
+    if not arguments.rounds:  # only to compile
+        for run in runs.values():
+            run()
+        return []
     expected = complete(exact, [v.double() for v in values], grad.double())
-    runs, errors = {}, {}
-    for name, run in contestants(arguments.contestants).items():
-        runs[name] = lambda run=run: complete(run, values, grad)
-        errors[name] = error(runs[name](), expected)
+    errors = {name: error(run(), expected) for name, run in runs.items()}
     del expected
     torch.cuda.empty_cache()
     if "remora" in runs and "remora-graph" in arguments.contestants and not arguments.gradients:
@@ -139,8 +144,6 @@ def measure(size, dtype: str, incoming: bool, arguments, peaks) -> list[dict]:
             timed = do_bench(run, warmup=25, rep=arguments.ms, return_mode="median")
             samples[name].append(timed)
     counted = work(n, batch, c, values[0].element_size())
-    if not arguments.rounds:  # only to compile
-        return []
     floors = (counted["flops"] / peaks["flop_per_s"], counted["bytes"] / peaks["bytes_per_s"])
     base = statistics.median(samples["compiled"]) if "compiled" in samples else None
     rows = []
@@ -175,7 +178,7 @@ def main() -> None:
                         choices=["outgoing", "incoming"])  # fmt: skip
     parser.add_argument("--contestants", nargs="*", default=CONTESTANTS, choices=CONTESTANTS)
     parser.add_argument("--gradients", action="store_true", help="time forward and backward")
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=3, help="0: only compile")
     parser.add_argument("--ms", type=int, default=100, help="of each measurement")
     parser.add_argument("--replot", action="store_true", help="only draw the .png from the .json")
     arguments = parser.parse_args()
@@ -184,7 +187,7 @@ def main() -> None:
         plot(result, arguments.out.with_suffix(".png"))
         return
     sizes = [tuple(map(int, s.split(","))) for s in arguments.sizes or ()] or SIZES
-    peaks = rates()
+    peaks = rates() if arguments.rounds else {}
     rows = [
         row
         for size in sizes
@@ -192,6 +195,8 @@ def main() -> None:
         for direction in arguments.directions
         for row in measure(size, dtype, direction == "incoming", arguments, peaks)
     ]
+    if not rows:
+        return
     result = machine.record() | {"rates": peaks, "rows": rows}
     for name in ("remora", "remora-graph"):
         ratios = [r["ratio"] for r in rows if r["contestant"] == name and r["ratio"]]
