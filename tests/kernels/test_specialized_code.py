@@ -146,7 +146,8 @@ def test_tiles_that_are_cut_along_k() -> None:
     # Each consumer's sums go to memory from the registers that they are in, and come from there.
     assert ptx.count("st.global.v2.b32") == ptx.count("ld.global.v2.f32") == 2 * 64
     assert ptx.count("ld.acquire.gpu.global.b32") == 2
-    assert ptx.count("fence.acq_rel.gpu") == 2
+    # A flag is raised in the loop, some steps later, or after the last tile.
+    assert ptx.count("fence.acq_rel.gpu") == 2 * 2
 
 
 def test_integers_that_are_cut_along_k() -> None:

@@ -206,7 +206,7 @@ def _copy_share(
 @triton.jit
 def _copy(
     desc, buffer, full, batch, at, k, BATCHED: tl.constexpr, K_FIRST: tl.constexpr,
-    first, STEP: tl.constexpr, PROGRAMS: tl.constexpr, LEAVES: tl.constexpr,
+    first, STEP: tl.constexpr, PROGRAMS: tl.constexpr, LEAVES: tl.constexpr = "",
 ):  # fmt: skip
     row = k if K_FIRST else at
     column = at if K_FIRST else k
