@@ -1,306 +1,543 @@
-"""Matrix products side by side: Remora's kernels, cuBLAS, stock Triton, and the C++ plugin.
+"""Matrix products side by side: Remora's, cuBLAS's, and the C++ plugin's.
 
-    python benchmarks/gemm.py --out benchmarks/results/NAME
+    python -m benchmarks.gemm --out benchmarks/results/NAME --peer-python .venv-peer/bin/python
+    python -m benchmarks.gemm --suites dtypes epilogue --rounds 3 --ms 200
+    python -m benchmarks.gemm --replot --out benchmarks/results/NAME
 
-Every contestant is a process of its own (the C++ plugin needs an environment
-of its own), and they are measured in turn, round after round, so that a drift
-of the clocks meets all of them alike. Ratios are to cuBLAS, of the medians.
+Every contestant is a process of its own (the C++ plugin needs its own release of Triton), and
+they are measured in turn, round after round, so that a drift of the clocks meets all alike.
+A measurement is launches back to back, an event between each two: median, and the fifth on
+either side. Random normal operands, the result's memory poisoned before it is checked. Ratios
+are speeds, of the medians over the rounds.
 
 Contestants:
-  cublas         torch.matmul
-  remora         remora.kernels.matmul: gemm_specialized, cooperative, on Hopper
-  remora-pingpong  gemm_specialized, the consumers in turn
-  remora-pipelined gemm_pipelined, whose warps have no tasks of their own
-  remora-staged  gemm_staged, the kernel for CDNA, on this GPU
-  stock          the same product in plain Triton, with remora's tiles
-  peer           triton-utlx's pipelined GEMM tutorial, through its C++ plugin
-  peer-remora    the same tutorial file, unmodified, through Remora
+  cublas    torch.matmul, torch.bmm, torch._scaled_mm, torch._int_mm, torch._addmm_activation
+  compiled  torch.compile, where something is fused
+  remora    remora.kernels.matmul as it is called, from its table and model
+  tuned     the same with config="auto", which measures its candidates first
+  stock     the product in plain Triton, with pointers
+  peer      triton-utlx's persistent warp-specialised tutorial through its C++ plugin, tuned by
+            its own autotuner; with --peer-python
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import os
 import statistics
 import subprocess
 import sys
 import tempfile
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from functools import partial
+from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import machine
+from energy import Meter
 
-SHAPES = {"8192": (8192, 8192, 8192), "4096": (4096, 4096, 4096), "wide": (8192, 28672, 4096)}
-DTYPES = {"fp16": "float16", "bf16": "bfloat16", "tf32": "float32", "fp8": "float8_e4m3fn"}
-TUTORIAL = "tlx/tutorials/hopper_gemm_pipelined.py"
-CONTESTANTS = (
-    "cublas", "remora", "remora-pingpong", "remora-pipelined", "remora-staged", "stock", "peer",
-    "peer-remora",
-)  # fmt: skip
+TUTORIAL, ENTRY = "hopper-persistent-gemm-ws-cooperative", "matmul_tlx_ws_persistent"
+CONTESTANTS = ("cublas", "compiled", "remora", "tuned", "stock", "peer")
 
 
-def tutorial_path() -> Path | None:
-    """The peer's tutorial, where its package is installed."""
-    spec = find_spec("utlx_plugin")
-    if spec is None or spec.origin is None:
+@dataclass(frozen=True)
+class Case:
+    """A product. orders: how A and B are stored. fused: what follows it.
+
+    goal: the speed, of cuBLAS, that it is to have; 0 where none is set.
+    """
+
+    m: int
+    n: int
+    k: int
+    dtype: str = "float16"
+    batch: int = 1
+    orders: tuple[str, str] = ("row", "row")
+    fused: str = ""
+    goal: float = 0.0
+
+    def __str__(self) -> str:
+        batch = f"{self.batch} of " if self.batch > 1 else ""
+        orders = "" if self.orders == ("row", "row") else f" {'-'.join(self.orders)}"
+        fused = f" + {self.fused}" if self.fused else ""
+        return f"{batch}{self.m} x {self.n} x {self.k} {self.dtype}{orders}{fused}"
+
+    @property
+    def flops(self) -> float:
+        return 2.0 * self.batch * self.m * self.n * self.k
+
+
+BY_COLUMN = ("row", "column")
+CUBE = (8192, 8192, 8192)
+SUITES = {
+    "announced": [
+        Case(128, 13312, 16384, goal=1.08),
+        Case(16384, 8192, 8192, goal=1.04),
+        Case(8192, 16384, 8192, goal=1.03),
+        Case(8192, 53248, 8192, goal=1.02),
+        Case(8192, 28672, 4096, goal=1.02),
+        Case(*CUBE, goal=1.02),
+    ],
+    "dtypes": [
+        Case(*CUBE, "bfloat16"),
+        Case(*CUBE, "float8_e4m3fn", orders=BY_COLUMN),
+        Case(*CUBE, "float8_e4m3fn", orders=BY_COLUMN, fused="row scales"),
+        Case(*CUBE, "float32", orders=BY_COLUMN),
+        Case(*CUBE, "int8", orders=BY_COLUMN),
+    ],
+    "orders": [
+        Case(*CUBE, orders=(a, b))
+        for a, b in (("row", "column"), ("column", "row"), ("column", "column"))
+    ],
+    "batched": [Case(1024, 1024, 1024, batch=64), Case(2048, 128, 2048, batch=64)],
+    "epilogue": [
+        Case(*CUBE, fused="bias, gelu"),
+        Case(8192, 28672, 4096, "bfloat16", fused="bias, gelu"),
+    ],
+    "small": [Case(n, n, n) for n in (512, 1024, 2048, 4096)],
+}
+
+
+# --- one contestant, in its own process -----------------------------------------------------------
+
+
+def operands(case: Case) -> dict[str, Any]:
+    """Random normal, and what is fused, with one seed for all contestants."""
+    import torch
+
+    torch.manual_seed(0)
+    kind = getattr(torch, case.dtype)
+
+    def matrix(rows: int, columns: int, order: str) -> Any:
+        shape = (rows, columns) if order == "row" else (columns, rows)
+        batch = (case.batch,) if case.batch > 1 else ()
+        values = torch.randn(*batch, *shape, device="cuda")
+        values = (values * 30).to(kind) if kind == torch.int8 else values.to(kind)
+        return values if order == "row" else values.mT
+
+    given = {
+        "a": matrix(case.m, case.k, case.orders[0]), "b": matrix(case.k, case.n, case.orders[1])
+    }  # fmt: skip
+    if "bias" in case.fused:
+        given["bias"] = torch.randn(case.n, device="cuda").to(kind)
+    if "scales" in case.fused:
+        given["scale_a"] = torch.rand(case.m, 1, device="cuda") + 0.5
+        given["scale_b"] = torch.rand(1, case.n, device="cuda") + 0.5
+    return given
+
+
+def expected(case: Case, given: dict[str, Any], rows: Any) -> Any:
+    """Some rows of the result, in float64."""
+    import torch
+
+    result = given["a"][..., rows, :].double() @ given["b"].double()
+    if "scales" in case.fused:
+        result = result * given["scale_a"][rows].double() * given["scale_b"].double()
+    if "bias" in case.fused:
+        result = result + given["bias"].double()
+    if "gelu" in case.fused:
+        result = torch.nn.functional.gelu(result, approximate="tanh")
+    return result
+
+
+def cublas(case: Case, given: dict[str, Any]) -> Callable[[], Any]:
+    """PyTorch's own way."""
+    import torch
+
+    a, b = given["a"], given["b"]
+    if "float8" in case.dtype:
+        one = torch.ones((), device="cuda")
+        scales = given.get("scale_a", one), given.get("scale_b", one)
+        # torch has row scales with results in bf16 only. Fast: sums in the matrix unit's own
+        # precision, as Remora's kernels have them.
+        out = torch.bfloat16 if "scales" in case.fused else torch.float16
+        return lambda: torch._scaled_mm(a, b, *scales, out_dtype=out, use_fast_accum=True)
+    if case.dtype == "int8":
+        return lambda: torch._int_mm(a, b)
+    if case.fused:
+        return lambda: torch._addmm_activation(given["bias"], a, b, use_gelu=True)
+    torch.backends.cuda.matmul.allow_tf32 = True
+    return lambda: torch.matmul(a, b)
+
+
+def compiled(case: Case, given: dict[str, Any]) -> Callable[[], Any] | None:
+    """By torch.compile."""
+    import torch
+
+    if "gelu" not in case.fused:
         return None
-    path = Path(spec.origin).parent.parent / TUTORIAL
-    return path if path.exists() else None
+
+    def fused(a: Any, b: Any, bias: Any) -> Any:
+        return torch.nn.functional.gelu(torch.addmm(bias, a, b), approximate="tanh")
+
+    run = torch.compile(fused)
+    return lambda: run(given["a"], given["b"], given["bias"])
 
 
-def load_tutorial():
-    """The tutorial as a module."""
-    from importlib.util import module_from_spec, spec_from_file_location
+def remora(case: Case, given: dict[str, Any], config: Any = None) -> Callable[[], Any]:
+    """As it is called, with an epilogue of the caller's where something is fused."""
+    from remora.kernels import matmul
 
-    spec = spec_from_file_location("peer_tutorial", tutorial_path())
-    module = module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    more: dict[str, Any] = {k: v for k, v in given.items() if k.startswith("scale")}
+    if "gelu" in case.fused:
+        from epilogues import bias_gelu
 
-
-def product(contestant: str):
-    """The contestant's function of (a, b)."""
-    if contestant == "cublas":
+        more |= {"epilogue": bias_gelu, "epilogue_args": (given["bias"],)}
+    if "scales" in case.fused:
         import torch
 
-        torch.backends.cuda.matmul.allow_tf32 = True
-        return cublas
-    if contestant == "remora":
-        from remora.kernels import matmul
-
-        return matmul
-    if contestant in ("remora-pingpong", "remora-pipelined"):
-        return scheduled(contestant.removeprefix("remora-"))
-    if contestant in ("stock", "remora-staged"):
-        return plain(contestant)
-    if contestant == "peer":
-        # What its .pth file does at start-up, where it is installed by pip.
-        import _utlx_autoregister  # noqa: F401
-        import utlx_plugin  # noqa: F401
-    else:
-        import triton.language.extra
-
-        import remora.tlx as tlx
-
-        sys.modules["triton.language.extra.tlx"] = tlx
-        triton.language.extra.tlx = tlx
-    return load_tutorial().matmul
+        more["out_dtype"] = torch.bfloat16  # as torch has it
+    return partial(matmul, given["a"], given["b"], config=config, **more)
 
 
-def cublas(a, b):
-    import torch
-
-    if a.dtype == torch.float8_e4m3fn:
-        one = torch.ones((), device=a.device)
-        # Sums in the matrix unit's own precision, as the kernels have them.
-        return torch._scaled_mm(a, b, one, one, out_dtype=torch.float16, use_fast_accum=True)
-    return torch.matmul(a, b)
+def tuned(case: Case, given: dict[str, Any]) -> Callable[[], Any]:
+    return remora(case, given, "auto")
 
 
-def scheduled(schedule: str):
-    """``matmul`` by a schedule that it does not choose for large products."""
-    from remora.kernels import matmul
-    from remora.kernels.matmul import Config, hopper_config
-
-    def run(a, b):
-        size = a.element_size()
-        config = hopper_config(a.shape[0], b.shape[1], a.shape[1], size)
-        if schedule == "pingpong":
-            config = Config(128, 128, 128 // size, 8, 5, 4, "pingpong", 2)
-        return matmul(a, b, config=config)
-
-    return run
-
-
-def plain(contestant: str):
-    """A product kernel that ``matmul`` does not choose on this GPU."""
-    import torch
+def stock(case: Case, given: dict[str, Any]) -> Callable[[], Any] | None:
     import triton
 
-    from remora.kernels.gemm_cdna import gemm_staged
     from remora.kernels.gemm_stock import gemm_stock
-    from remora.kernels.matmul import _DTYPES, Config, hopper_config
+    from remora.kernels.matmul import hopper_config
+    from remora.kernels.operands import product_of
 
-    kernel = gemm_stock if contestant == "stock" else gemm_staged
+    if case.fused or case.batch > 1:
+        return None
+    a, b = given["a"], given["b"]
+    config = hopper_config(case.m, case.n, case.k, a.element_size())
+    grid = (triton.cdiv(case.m, config.block_m) * triton.cdiv(case.n, config.block_n),)
 
-    def run(a, b):
-        (m, k), n = a.shape, b.shape[1]
-        acc, out = _DTYPES[str(a.dtype).removeprefix("torch.")]
-        size = a.element_size()
-        config = hopper_config(m, n, k, size)
-        if kernel is gemm_staged:
-            config = Config(128, 128, 128 // size, 8, 2, 8)
-        c = torch.empty((m, n), device=a.device, dtype=getattr(torch, out))
-        grid = (triton.cdiv(m, config.block_m) * triton.cdiv(n, config.block_n),)
-        kernel[grid](
-            a, b, c, m, n, k, *a.stride(), *b.stride(), *c.stride(), **config.arguments(),
-            ACC=acc, num_warps=config.num_warps,
+    def run() -> Any:
+        made = product_of(a, b, False, None)
+        c = made.c
+        gemm_stock[grid](
+            a, b, c, case.m, case.n, case.k, *a.stride(), *b.stride(), *c.stride(),
+            **config.arguments(), ACC=made.accumulator, num_warps=config.num_warps,
         )  # fmt: skip
         return c
 
     return run
 
 
-def inputs(shape: tuple[int, int, int], dtype: str):
-    """Random normal operands; fp8's second one column-major, as the hardware wants it."""
+def peer(case: Case, given: dict[str, Any]) -> Callable[[], Any] | None:
+    if case.dtype != "float16" or case.fused or case.batch > 1 or case.orders != ("row", "row"):
+        return None  # what the tutorial takes
+    import tutorials
+
+    tutorials.import_tlx("peer")
+    spec = find_spec("utlx_plugin")
+    assert spec is not None
+    folder = Path(str(spec.origin)).parent.parent / "tlx" / "tutorials"
+    name = TUTORIAL.replace("-", "_")
+    module = sys.modules.get(name) or tutorials.load(folder, TUTORIAL)
+    return lambda: getattr(module, ENTRY)(given["a"], given["b"])
+
+
+def chosen(name: str, case: Case, given: dict[str, Any], result: Any) -> Any:
+    """The configuration that a contestant runs with, where it says."""
+    if name == "peer":
+        module = sys.modules[TUTORIAL.replace("-", "_")]
+        return str(module.matmul_kernel_tlx_ws_persistent.best_config)
+    if name in ("remora", "tuned"):
+        from remora.kernels import tuning
+
+        return asdict(list(tuning.chosen.values())[-1])
+    return None
+
+
+def check(name: str, case: Case) -> dict[str, Any]:
+    """How far the result is from float64, by 256 of its rows; that all of it was written."""
     import torch
 
-    m, n, k = shape
-    kind = getattr(torch, DTYPES[dtype])
-    torch.manual_seed(0)
-    a = torch.randn(m, k, device="cuda").to(kind)
-    if dtype in ("fp8", "tf32"):
-        return a, torch.randn(n, k, device="cuda").to(kind).T
-    return a, torch.randn(k, n, device="cuda").to(kind)
+    given = operands(case)
+    run = globals()[name](case, given)
+    if run is None:
+        return {"takes_part": False}
+    result = run()
+    poison = torch.full_like(result, -77 if result.dtype == torch.int32 else float("nan"))
+    del result, poison  # the next result gets that memory
+    result = run()
+    rows = torch.randperm(case.m, device="cuda")[:256]
+    truth = expected(case, given, rows)
+    error = ((result[..., rows, :].double() - truth).norm() / truth.norm()).item()
+    written = bool(torch.isfinite(result.float().sum(-1)).all())
+    answer = {"takes_part": True, "rel_err": error, "all_written": written}
+    answer["config"] = chosen(name, case, given, result)
+    if name != "cublas":
+        same = cublas(case, given)()
+        answer["equals_cublas"] = same.dtype == result.dtype and bool((same == result).all())
+    return answer
 
 
-def child(contestant: str) -> None:
-    """Answer requests, a JSON object a line: check a case, or time it."""
-    run = product(contestant)
+def measure(name: str, case: Case, ms: float, meter: Meter) -> dict[str, Any]:
+    """Milliseconds of launches back to back, and what the driver counts meanwhile."""
+    run = globals()[name](case, operands(case))
+    return meter.events(run, ms)
+
+
+def child(name: str) -> None:
+    """Answer requests, a JSON object a line."""
     import torch
-    from triton.testing import do_bench
 
+    meter = Meter()
     for line in sys.stdin:
         request = json.loads(line)
-        a, b = inputs(tuple(request["shape"]), request["dtype"])
-        if request["do"] == "check":
-            c = run(a, b)
-            expected = a.double() @ b.double()
-            error = ((c.double() - expected).norm() / expected.norm()).item()
-            exact = bool((c == cublas(a, b)).all()) if contestant != "cublas" else True
-            answer = {"rel_err": error, "equals_cublas": exact}
-            del expected
-        else:
-            ms = do_bench(lambda a=a, b=b: run(a, b), warmup=100, rep=request["ms"],
-                          return_mode="median")  # fmt: skip
-            answer = {"ms": ms}
+        answer: dict[str, Any] = {}
+        try:
+            if request["do"] == "versions":
+                answer = versions()
+            else:
+                values = request["case"] | {"orders": tuple(request["case"]["orders"])}
+                case = Case(**values)
+                if request["do"] == "check":
+                    answer = check(name, case)
+                else:
+                    answer = measure(name, case, request["ms"], meter)
+        except Exception as error:
+            answer = {"error": f"{type(error).__name__}: {error}"[:400]}
         print("@" + json.dumps(answer), flush=True)
-        del a, b
+        gc.collect()
         torch.cuda.empty_cache()
+
+
+def versions() -> dict[str, Any]:
+    """Of the process's packages."""
+    found = {}
+    for package in ("triton", "torch", "triton-utlx"):
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    import triton
+
+    return found | {"triton": triton.__version__}
+
+
+# --- all of them ----------------------------------------------------------------------------------
 
 
 class Contestant:
     """A child process that measures."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, python: str, cache: str, kept: str) -> None:
+        """cache: of compiled kernels; kept: of measurements."""
         self.name = name
-        environment = dict(os.environ)
+        environment = {
+            **os.environ, "TRITON_CACHE_DIR": f"{cache}/{name}", "XDG_CACHE_HOME": kept
+        }  # fmt: skip
         if name == "peer":
-            spec = find_spec("utlx_plugin")
-            library = Path(spec.origin).parent / "libutlx.so"
-            environment["TRITON_PLUGIN_PATHS"] = str(library)
-        environment["TRITON_CACHE_DIR"] = str(Path(tempfile.gettempdir()) / f"remora-bench-{name}")
+            environment.pop("PYTHONPATH", None)
         self.process = subprocess.Popen(
-            [sys.executable, __file__, "--child", name], stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE, text=True, env=environment,
+            [python, "-W", "ignore", __file__, "--child", name],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment,
         )  # fmt: skip
 
-    def ask(self, **request) -> dict:
-        """Send a request and read its answer."""
-        self.process.stdin.write(json.dumps(request) + "\n")
-        self.process.stdin.flush()
+    def ask(self, **request: Any) -> dict[str, Any]:
+        """Send a request and read its answer; an error where the process has ended."""
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        try:
+            self.process.stdin.write(json.dumps(request) + "\n")
+            self.process.stdin.flush()
+        except BrokenPipeError:
+            return {"error": f"the process ended with {self.process.wait()}"}
         for line in self.process.stdout:
             if line.startswith("@"):
-                return json.loads(line[1:])
-        raise RuntimeError(f"{self.name} ended with {self.process.wait()}")
+                answer: dict[str, Any] = json.loads(line[1:])
+                return answer
+        return {"error": f"the process ended with {self.process.wait()}"}
+
+    def end(self) -> None:
+        """Let the process end."""
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        self.process.wait()
+
+
+def compile_all(pythons: dict[str, str], cases: list[Case], cache: str, processes: int) -> None:
+    """Run everything once, side by side, so that it is compiled; what is measured is dropped."""
+
+    def run(pair: tuple[str, Case]) -> None:
+        name, case = pair
+        with tempfile.TemporaryDirectory() as kept:
+            contestant = Contestant(name, pythons[name], cache, kept)
+            contestant.ask(do="check", case=asdict(case))
+            contestant.end()
+
+    started = time.perf_counter()
+    with ThreadPoolExecutor(processes) as pool:
+        list(pool.map(run, [(name, case) for case in cases for name in pythons]))
+    print(f"compiled in {time.perf_counter() - started:.0f} s", flush=True)
+
+
+def compare(suite: str, case: Case, contestants: list[Contestant], rounds: int, ms: float) -> Any:
+    """One case, all contestants, in turn: a row for each that takes part."""
+    rows = {}
+    for c in contestants:
+        answer = c.ask(do="check", case=asdict(case))
+        if answer.pop("takes_part", True):
+            rows[c.name] = {
+                "suite": suite, "case": asdict(case), "contestant": c.name, **answer, "samples": [],
+            }  # fmt: skip
+    for _ in range(rounds):
+        for c in contestants:
+            if c.name in rows and "error" not in rows[c.name]:
+                sample = c.ask(do="measure", case=asdict(case), ms=ms)
+                rows[c.name]["samples"].append(sample)
+                if "error" in sample:
+                    rows[c.name]["error"] = sample["error"]
+    for row in rows.values():
+        if "error" not in row:
+            summarize(case, row)
+    for row in rows.values():
+        for other in ("cublas", "peer"):
+            if "ms" in row and "ms" in rows.get(other, {}):
+                row["ratio" if other == "cublas" else "ratio_to_peer"] = (
+                    rows[other]["ms"] / row["ms"]
+                )
+    return list(rows.values())
+
+
+def summarize(case: Case, row: dict[str, Any]) -> None:
+    """Medians over the rounds, and the spread: fastest and slowest round."""
+    samples = row["samples"]
+    row["ms"] = statistics.median(s["ms"] for s in samples)
+    row["spread_ms"] = [min(s["ms"] for s in samples), max(s["ms"] for s in samples)]
+    row["tflops"] = case.flops / row["ms"] * 1e-9
+    for name in ("joules", "watts", "clock_mhz", "celsius"):
+        if all(name in s for s in samples):
+            row[name] = statistics.mean(s[name] for s in samples)
+
+
+def line(row: dict[str, Any]) -> str:
+    """A row, ratios first."""
+    if "error" in row:
+        return f"  {row['contestant']:9} ERROR {row['error']}"
+    words = [f"  {row['contestant']:9}"]
+    words.append(f"{row['ratio']:.3f} of cuBLAS" if "ratio" in row else "")
+    words.append(f"{row['ratio_to_peer']:.3f} of the peer" if "ratio_to_peer" in row else "")
+    low, high = row["spread_ms"]
+    words.append(f"{row['tflops']:6.1f} TFLOP/s {row['ms']:.4f} ms ({low:.4f} to {high:.4f})")
+    if "joules" in row:
+        words.append(f"{row['joules']:.3f} J {row['watts']:.0f} W {row['clock_mhz']:.0f} MHz")
+    words.append(f"error {row['rel_err']:.1e}")
+    return "  ".join(filter(None, words))
+
+
+def goals(rows: list[dict[str, Any]]) -> list[str]:
+    """For each case with a goal whether the best of Remora's is there."""
+    found = []
+    for values in {json.dumps(r["case"]): r["case"] for r in rows if r["case"]["goal"]}.values():
+        ours = [
+            r["ratio"] for r in rows
+            if r["case"] == values and r["contestant"] in ("remora", "tuned") and "ratio" in r
+        ]  # fmt: skip
+        case = Case(**values | {"orders": tuple(values["orders"])})
+        best = max(ours, default=0.0)
+        verdict = "reached" if best >= case.goal else "short of"
+        found.append(f"{case}: {best:.3f} of cuBLAS, {verdict} {case.goal}")
+    return found
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--child")
-    parser.add_argument("--out", type=Path, default=Path("gemm"), help="where to write .json, .png")
-    parser.add_argument("--shapes", nargs="*", default=["8192"], choices=SHAPES)
-    parser.add_argument("--dtypes", nargs="*", default=["fp16"], choices=DTYPES)
-    parser.add_argument("--contestants", nargs="*", default=None, choices=CONTESTANTS)
+    parser.add_argument("--out", type=Path, default=Path("gemm"), help="of .json, .png and .svg")
+    parser.add_argument("--suites", nargs="*", default=list(SUITES), choices=SUITES)
+    parser.add_argument("--contestants", nargs="*", default=list(CONTESTANTS), choices=CONTESTANTS)
+    parser.add_argument("--peer-python", help="the Python of an environment with triton-utlx")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--ms", type=int, default=500, help="of each measurement")
-    parser.add_argument("--replot", action="store_true", help="only draw the .png from the .json")
+    parser.add_argument("--ms", type=float, default=500, help="of each measurement")
+    parser.add_argument(
+        "--processes", type=int, default=0, help="compile everything first, in so many"
+    )
+    parser.add_argument("--cache", help="a folder for compiled kernels, kept between runs")
+    parser.add_argument("--replot", action="store_true", help="only draw, from the .json")
+    parser.add_argument("--child", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.child:
         child(arguments.child)
         return
+    out = arguments.out
     if arguments.replot:
-        plot(
-            json.loads(arguments.out.with_suffix(".json").read_text()),
-            arguments.out.with_suffix(".png"),
-        )
+        plot(json.loads(out.with_suffix(".json").read_text()), out)
         return
-    names = arguments.contestants or [
-        n for n in CONTESTANTS if not n.startswith("peer") or tutorial_path()
-    ]
-    contestants = [Contestant(n) for n in names]
-    rows = []
-    for dtype in arguments.dtypes:
-        for shape_name in arguments.shapes:
-            shape = SHAPES[shape_name]
-            rows += measure(contestants, dtype, shape, arguments)
-    result = machine.record() | {"rows": rows}
-    arguments.out.parent.mkdir(parents=True, exist_ok=True)
-    arguments.out.with_suffix(".json").write_text(json.dumps(result, indent=1) + "\n")
-    plot(result, arguments.out.with_suffix(".png"))
-
-
-def measure(contestants: list[Contestant], dtype: str, shape, arguments) -> list[dict]:
-    """One case, all contestants, in turn."""
-    taking_part, checks = [], {}
-    for c in contestants:
-        if c.name.startswith("peer") and dtype != "fp16":
-            continue  # the tutorial writes fp16
-        checks[c.name] = c.ask(do="check", shape=shape, dtype=dtype)
-        taking_part.append(c)
-    times: dict[str, list[float]] = {c.name: [] for c in taking_part}
-    for _ in range(arguments.rounds):
-        for c in taking_part:
-            times[c.name].append(c.ask(do="time", shape=shape, dtype=dtype, ms=arguments.ms)["ms"])
-    m, n, k = shape
-    base = statistics.median(times["cublas"]) if "cublas" in times else None
-    rows = []
-    print(f"{dtype} {m} x {n} x {k}")
-    for name, samples in times.items():
-        ms = statistics.median(samples)
-        row = {
-            "dtype": dtype, "shape": shape, "contestant": name,
-            "ratio": base / ms if base else None, "tflops": 2e-9 * m * n * k / ms,
-            "ms": ms, "samples_ms": samples, **checks[name],
+    with tempfile.TemporaryDirectory() as folder:
+        pythons = {n: sys.executable for n in arguments.contestants if n != "peer"}
+        if "peer" in arguments.contestants and arguments.peer_python:
+            pythons["peer"] = arguments.peer_python
+        cache = arguments.cache or folder
+        if arguments.processes:
+            cases = [case for suite in arguments.suites for case in SUITES[suite]]
+            compile_all(pythons, cases, cache, arguments.processes)
+        contestants = [
+            Contestant(name, python, cache, f"{folder}/kept") for name, python in pythons.items()
+        ]
+        result = machine.record() | {
+            "versions": {c.name: c.ask(do="versions") for c in contestants}, "rows": [],
         }  # fmt: skip
-        rows.append(row)
-        ratio = f"{row['ratio']:.3f}" if base else "-"
-        print(
-            f"  {name:13} {ratio} of cuBLAS  {row['tflops']:7.1f} TFLOP/s  {ms:.4f} ms  "
-            f"(error {row['rel_err']:.1e}, equals cuBLAS: {row['equals_cublas']})",
-            flush=True,
-        )
-    return rows
+        for suite in arguments.suites:
+            for case in SUITES[suite]:
+                rows = compare(suite, case, contestants, arguments.rounds, arguments.ms)
+                print(case, *map(line, rows), sep="\n", flush=True)
+                result["rows"] += rows
+                out.parent.mkdir(parents=True, exist_ok=True)
+                # After each case, so that a time limit loses no more than one.
+                out.with_suffix(".json").write_text(json.dumps(result, indent=1) + "\n")
+        for contestant in contestants:
+            contestant.end()
+    print(*goals(result["rows"]), sep="\n")
+    plot(result, out)
 
 
-def plot(result: dict, path: Path) -> None:
-    """Bars of the ratio to cuBLAS, a group for each case, labelled with TFLOP/s."""
+def plot(result: dict[str, Any], path: Path) -> None:
+    """Bars of the speed relative to cuBLAS, labelled with TFLOP/s, and the goals."""
     import matplotlib
 
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    cases = list(dict.fromkeys((r["dtype"], tuple(r["shape"])) for r in result["rows"]))
-    names = list(dict.fromkeys(r["contestant"] for r in result["rows"]))
-    figure, axes = plt.subplots(figsize=(3 + 1.8 * len(cases), 4.5))
+    rows = [r for r in result["rows"] if "ratio" in r]
+    cases = list({json.dumps(r["case"]): r["case"] for r in rows}.values())
+    names = [n for n in CONTESTANTS if any(r["contestant"] == n for r in rows)]
+    figure, axes = plt.subplots(figsize=(3 + 1.5 * len(cases), 4.8))
+    width = 0.85 / len(names)
     for i, name in enumerate(names):
-        rows = [r for r in result["rows"] if r["contestant"] == name]
-        at = [cases.index((r["dtype"], tuple(r["shape"]))) + i / (len(names) + 1) for r in rows]
-        bars = axes.bar(at, [r["ratio"] for r in rows], width=1 / (len(names) + 1), label=name)
-        axes.bar_label(bars, [f"{r['tflops']:.0f}" for r in rows], fontsize=6)
+        mine = [r for r in rows if r["contestant"] == name]
+        at = [cases.index(r["case"]) + i * width for r in mine]
+        spread = [
+            [r["ratio"] * (1 - r["ms"] / r["spread_ms"][1]) for r in mine],
+            [r["ratio"] * (r["ms"] / r["spread_ms"][0] - 1) for r in mine],
+        ]
+        bars = axes.bar(
+            at, [r["ratio"] for r in mine], width, label=name, yerr=spread,
+            error_kw={"linewidth": 0.6},
+        )  # fmt: skip
+        axes.bar_label(bars, [f"{r['tflops']:.0f}" for r in mine], fontsize=6, padding=2)
+    for i, case in enumerate(cases):
+        if case["goal"]:
+            ends = i - width / 2, i + (len(names) - 0.5) * width
+            axes.plot(ends, [case["goal"]] * 2, color="black", linestyle=":", linewidth=1)
+    labels = [str(Case(**c | {"orders": tuple(c["orders"])})) for c in cases]
     axes.set_xticks(
-        [i + 0.4 for i in range(len(cases))],
-        [f"{d}\n{' x '.join(map(str, s))}" for d, s in cases], fontsize=8,
+        [i + (len(names) - 1) * width / 2 for i in range(len(cases))],
+        [label.replace(" ", "\n", 5).replace("\nx\n", " x ") for label in labels], fontsize=7,
     )  # fmt: skip
     axes.axhline(1, color="black", linewidth=0.5)
-    axes.set_ylabel("speed, of cuBLAS (labels: TFLOP/s)")
-    axes.set_title(
-        f"{result['machine']['gpu'].split(',')[0]}, Triton {result['machine']['triton']}"
-    )
-    axes.legend(fontsize=7, ncols=3, loc="upper center", bbox_to_anchor=(0.5, -0.15))
+    axes.set_ylim(bottom=0.6 * min(1.0, *(r["ratio"] for r in rows)))
+    axes.set_ylabel("speed, of cuBLAS (labels: TFLOP/s; dots: goals)")
+    found = result["machine"]
+    axes.set_title(f"{found.get('gpu', '').split(',')[0]}, Triton {found['triton']}", fontsize=9)
+    axes.legend(fontsize=7, ncols=len(names), loc="upper center", bbox_to_anchor=(0.5, -0.22))
     figure.tight_layout()
-    figure.savefig(path, dpi=120)
+    for suffix in (".png", ".svg"):
+        figure.savefig(path.with_suffix(suffix), dpi=120)
 
 
 if __name__ == "__main__":

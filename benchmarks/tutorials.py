@@ -1,19 +1,23 @@
-"""The peer's Hopper tutorials, unmodified: compiled for sm_90 without a GPU, or run on one.
+"""The peer's tutorials, unmodified: compiled for a target without a GPU, or run on Hopper.
 
     python benchmarks/tutorials.py compile --out FILE.json      # here, through Remora
+    python benchmarks/tutorials.py compile --target cuda:100 --out FILE.json   # or hip:gfx950
     python benchmarks/tutorials.py run --out FILE.json          # on a Hopper GPU
     ... --python remora-3.8.0=.venv-3.8.0/bin/python --python peer=.venv-peer/bin/python
     ... --only hopper_gemm --configs 2
 
 Each contestant is a process of its own; one whose name begins with "peer" imports the C++
-plugin's package instead of Remora. Without --python the only one is this Python's Remora.
+plugin's package instead of Remora; one that begins with "remora-waits" waits for each product
+right after it, as the peer does, besides the author's waits. Without --python the only one is
+this Python's Remora.
 The tutorials come from --folder, from $REMORA_TUTORIALS, or from the pinned wheel, which is
 downloaded once; they are never part of this repository.
 
 compile writes for each kernel and configuration what failed, or registers and spilled bytes
-of a thread, layout conversions in loops and the operations of innermost loops of the last
-TTGIR, and, where a peer takes part, how the PTX differs from the peer's. run writes whether
-the result is torch's, and milliseconds, contestants in turn, round after round.
+(AMD: registers) of a thread, layout conversions in loops and the operations of innermost loops
+of the last TTGIR, and, where a peer takes part, how the assembly differs from the peer's. run
+writes whether the result is torch's, and milliseconds: each configuration by the contestants in
+turn, round by round.
 """
 
 from __future__ import annotations
@@ -50,15 +54,15 @@ class Case:
     """One use of a tutorial's entry point.
 
     arguments: makes what it is called with. expected: what torch says of that.
-    flops: of one call.
+    flops: of one call. then: what is done with the result, which may run more kernels.
     """
 
     def __init__(
-        self, entry: str, arguments: Callable[[], Any], expected: Callable[..., Any],
-        flops: float, label: str = "",
+        self, entry: str, arguments: Callable[[], Any], expected: Callable[..., Any] | None = None,
+        flops: float = 0, label: str = "", then: Callable[[Any], Any] | None = None,
     ) -> None:  # fmt: skip
         self.entry, self.arguments, self.expected = entry, arguments, expected
-        self.flops, self.label = flops, label
+        self.flops, self.label, self.then = flops, label, then
 
 
 def product(entry: str, size: int = 4096) -> Case:
@@ -104,7 +108,47 @@ def addition(entry: str) -> Case:
     return Case(entry, arguments, lambda x, y, a, b: (x + y, a + b), 2.0 * 98432)
 
 
-TUTORIALS: dict[str, list[Case]] = {
+def tensors(*shapes: tuple[int, ...], dtype: str = "float16") -> Any:
+    """Zeros: what is only compiled asks no more of them."""
+    import torch
+
+    return [torch.zeros(s, device="cuda", dtype=getattr(torch, dtype)) for s in shapes]
+
+
+def compiled_attention(label: str, *more: Any, gradients: bool = False) -> Case:
+    """Attention of head dimension 128 that is only compiled; ``more``: its last arguments."""
+
+    def arguments() -> Any:
+        qkv = tensors(*[(4, 8, 4096, 128)] * 3)
+        return (*(t.requires_grad_(gradients) for t in qkv), 0.5, *more)
+
+    def backward(result: Any) -> None:
+        result.backward(result.detach())
+
+    return Case("attention", arguments, label=label, then=backward if gradients else None)
+
+
+def grouped(entry: str) -> Case:
+    """Two products in one launch."""
+    return Case(entry, lambda: [tensors((1024, 1024), (512, 512)) for _ in range(2)])
+
+
+def jagged(entry: str, *more: Any, label: str = "") -> Case:
+    """Attention of four sequences of different lengths; ``more``: the last arguments."""
+
+    def arguments() -> Any:
+        import torch
+
+        q, k, v = tensors(*[(4096, 4, 128)] * 3, dtype="bfloat16")
+        starts = 1024 * torch.arange(5, dtype=torch.int32)
+        if entry == "gdpa_forward_tlx":
+            return q, k, v, starts, starts, 1024, 1024
+        return 1280, 0.1, q[:1024], k, v, starts, starts // 4, 256, torch.tensor(1.0), *more
+
+    return Case(entry, arguments, label=label)
+
+
+HOPPER: dict[str, list[Case]] = {
     "vector-add2": [addition("add2"), addition("add2_warp_specialized")],
     "hopper_gemm_pipelined": [product("matmul")],
     "hopper_gemm_ws": [product("matmul")],
@@ -115,6 +159,37 @@ TUTORIALS: dict[str, list[Case]] = {
     "hopper_fa_ws_pipelined_pingpong": [attention(128)],
     "hopper_fa_ws_pipelined_pingpong_persistent": [attention(64), attention(128)],
 }
+
+BLACKWELL: dict[str, list[Case]] = {
+    "blackwell_gemm_pipelined": [product("matmul")],
+    "blackwell_gemm_ws": [product("matmul")],
+    "blackwell_gemm_2cta": [product("matmul")],
+    "blackwell_gemm_clc": [product("matmul")],
+    "blackwell-grouped-gemm_test": [grouped("group_gemm_tlx_fn"), grouped("group_gemm_tma_fn")],
+    "blackwell-multi-cta-layernorm_test": [
+        Case("multi_cta_layernorm", lambda: tensors((1152, 16384), (16384,), (16384,)))
+    ],
+    "blackwell_fa_ws": [compiled_attention("")],
+    "blackwell_fa_ws_persistent": [
+        compiled_attention("full", False), compiled_attention("causal", True),
+    ],
+    "blackwell_fa_ws_pipelined": [
+        compiled_attention("full", False), compiled_attention("causal", True),
+    ],
+    "blackwell_fa_ws_pipelined_persistent": [
+        compiled_attention("full", False, 64, 1, gradients=True),
+        compiled_attention("causal", True, 64, 1, gradients=True),
+    ],
+    "blackwell-cross-attention": [
+        jagged("triton_hstu_cross_attn_fwd", "tlx_single_q", label="single q"),
+        jagged("triton_hstu_cross_attn_fwd", "tlx_pipeline", label="pipelined"),
+    ],
+    "blackwell-gdpa": [jagged("gdpa_forward_tlx")],
+}  # fmt: skip
+
+AMD: dict[str, list[Case]] = {"amd-gemm-pipelined_test": [product("matmul")]}
+
+TUTORIALS = {"cuda:90": HOPPER, "cuda:100": BLACKWELL, "hip:gfx942": AMD, "hip:gfx950": AMD}
 
 
 def folder_of_tutorials(given: str | None) -> Path:
@@ -156,21 +231,22 @@ def load(folder: Path, name: str) -> ModuleType:
     return module
 
 
-def configured(module: ModuleType, entry: str, most: int) -> Iterator[str]:
-    """Set the autotuner that an entry point uses to one configuration after another."""
+def configured(module: ModuleType, entry: str, chosen: slice) -> Iterator[str]:
+    """Set the autotuners that an entry point may use to one configuration after another."""
     from triton.runtime.autotuner import Autotuner
 
     text = inspect.getsource(getattr(module, entry))
     tuners = [v for v in vars(module).values() if isinstance(v, Autotuner)]
-    # A tutorial has one; its entry may reach it through a class.
+    # Most tutorials have one; an entry may reach it through a class.
     used = [t for t in tuners if t.base_fn.__name__ in text] or tuners[:1]
     if not used or ("apply" not in text and used[0].base_fn.__name__ not in text):
         yield ""
         return
-    (tuner,) = used
-    for config in list(tuner.configs)[:most]:
-        tuner.configs, tuner.cache = [config], {}
-        yield describe(config)
+    choices = [list(tuner.configs) for tuner in used]
+    for i in range(max(map(len, choices)))[chosen]:
+        for tuner, configs in zip(used, choices, strict=True):
+            tuner.configs, tuner.cache = [configs[i % len(configs)]], {}
+        yield "; ".join(describe(tuner.configs[0]) for tuner in used)
 
 
 def describe(config: Any) -> str:
@@ -191,12 +267,18 @@ def import_tlx(contestant: str) -> None:
         import remora.tlx
 
         remora.tlx.install_aliases()
+        if contestant.startswith("remora-waits"):
+            from remora.pipeline import active
+
+            active.add(remora.tlx.wait_for_each_product)
 
 
 # --- compiling, without a GPU ---------------------------------------------------------------------
 
 
-def compile_all(contestant: str, folder: Path, names: list[str], most: int) -> list[Any]:
+def compile_all(
+    contestant: str, folder: Path, names: list[str], chosen: slice, target: str = "cuda:90"
+) -> list[Any]:
     """Compile every kernel of the tutorials in every configuration."""
     sys.path.insert(0, str(HERE.parent / "corpus"))
     import standin
@@ -210,18 +292,23 @@ def compile_all(contestant: str, folder: Path, names: list[str], most: int) -> l
         row = {**now, "kernel": function.fn.__name__}
         rows.append(row)
         try:
-            compiled = compile_one(function, signature, constants, attributes, options)
+            compiled = compile_one(function, signature, constants, attributes, options, gpu)
             row.update(look_at(compiled))
         except Exception as error:
             row["error"] = reason(error)
 
-    standin.install(launched)
+    backend, _, arch = target.partition(":")
+    if backend == "cuda":
+        standin.CAPABILITY = divmod(int(arch), 10)
+    standin.install(launched, target)
     import_tlx(contestant)
     from triton.backends.compiler import GPUTarget
     from triton.runtime.autotuner import Autotuner
 
-    # The peer's process has no Remora, which the stand-in would ask what "cuda:90" is.
-    standin.Driver.get_current_target = lambda self: GPUTarget("cuda", 90, 32)
+    # The peer's process has no Remora, which the stand-in would ask what a target is.
+    on_cuda = backend == "cuda"
+    gpu = GPUTarget("cuda", int(arch), 32) if on_cuda else GPUTarget("hip", arch, 64)
+    standin.Driver.get_current_target = lambda self: gpu
 
     # The stand-in takes the first configuration of several; here is one at a time.
     for name in names:
@@ -231,15 +318,17 @@ def compile_all(contestant: str, folder: Path, names: list[str], most: int) -> l
         except Exception as error:
             rows.append({**now, "error": reason(error)})
             continue
-        for case in TUTORIALS[name]:
+        for case in TUTORIALS[target][name]:
             tuners = [v for v in vars(module).values() if isinstance(v, Autotuner)]
             before = [(t, t.configs) for t in tuners]
-            for config in configured(module, case.entry, most):
+            for config in configured(module, case.entry, chosen):
                 now = {"tutorial": name, "case": f"{case.entry} {case.label}".strip(),
                        "config": config}  # fmt: skip
                 print(contestant, *now.values(), file=sys.stderr)
                 try:
-                    getattr(module, case.entry)(*case.arguments())
+                    result = getattr(module, case.entry)(*case.arguments())
+                    if case.then is not None:
+                        case.then(result)
                 except Exception as error:
                     rows.append({**now, "error": reason(error)})
             for tuner, configs in before:
@@ -248,15 +337,14 @@ def compile_all(contestant: str, folder: Path, names: list[str], most: int) -> l
 
 
 def compile_one(
-    function: Any, signature: Any, constants: Any, attributes: Any, options: Any
+    function: Any, signature: Any, constants: Any, attributes: Any, options: Any, gpu: Any
 ) -> Any:
     """As the JIT compiles it."""
     import triton
-    from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
     source = ASTSource(function, signature, constants, attributes)
-    return triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options.__dict__)
+    return triton.compile(source, target=gpu, options=options.__dict__)
 
 
 def reason(error: BaseException) -> str:
@@ -270,17 +358,21 @@ def reason(error: BaseException) -> str:
 
 def look_at(compiled: Any) -> dict[str, Any]:
     """What a compiled kernel is like."""
-    ttgir, ptx = compiled.asm["ttgir"], compiled.asm["ptx"]
-    inside = loops(ttgir)
-    registers, spilled = resources(compiled.asm["cubin"])
+    inside = loops(compiled.asm["ttgir"])
+    if "ptx" in compiled.asm:
+        registers, spilled = resources(compiled.asm["cubin"])
+        row = {"registers": registers, "spilled_bytes": spilled}
+        code = instructions(compiled.asm["ptx"])
+    else:
+        row = amd_resources(compiled.asm["amdgcn"])
+        code = amd_instructions(compiled.asm["amdgcn"])
     return {
-        "registers": registers,
-        "spilled_bytes": spilled,
+        **row,
         "shared_bytes": compiled.metadata.shared,
         "num_warps": compiled.metadata.num_warps,
         "conversions_in_loops": sum(loop["ttg.convert_layout"] for loop, _ in inside),
         "innermost_loops": [dict(sorted(loop.items())) for loop, innermost in inside if innermost],
-        "ptx": instructions(ptx),
+        "code": code,
     }
 
 
@@ -343,13 +435,52 @@ def instructions(ptx: str) -> list[str]:
     return found
 
 
+def amd_resources(assembly: str) -> dict[str, Any]:
+    """Registers of a lane, how many were spilled, and warps that a SIMD holds at once."""
+
+    def number(pattern: str) -> int:
+        found = re.search(pattern + r":\s+(\d+)", assembly)
+        assert found is not None
+        return int(found[1])
+
+    return {
+        "registers": number(r"\.vgpr_count"),
+        "accumulation_registers": number(r"\.agpr_count"),
+        "scalar_registers": number(r"\.sgpr_count"),
+        "spilled_registers": number(r"\.vgpr_spill_count"),
+        "occupancy": number("; Occupancy"),
+    }
+
+
+def amd_instructions(assembly: str) -> list[str]:
+    """The instructions of AMDGCN, registers and labels renamed in order of appearance."""
+    body = re.split(r"\n\w+:[^\n]*\n", assembly.partition("; -- End function")[0], maxsplit=1)[1]
+    names: dict[str, str] = {}
+
+    def renamed(match: re.Match[str]) -> str:
+        kind = match[1] or "L"
+        first, _, last = (match[2] or "").partition(":")
+        kind += str(int(last) - int(first) + 1) if last else ""
+        count = sum(1 for name in names.values() if name.partition("_")[0] == kind)
+        return names.setdefault(match[0], f"{kind}_{count}")
+
+    found = []
+    for line in body.splitlines():
+        text = " ".join(line.partition(";")[0].split())
+        if text and not re.match(r"\.(?!LBB)", text):
+            found.append(re.sub(r"\b([vsa])\[?(\d+(?::\d+)?)\]?|\.LBB\w+", renamed, text))
+    return found
+
+
 def opcode(instruction: str) -> str:
-    """``wgmma.wait_group.sync.aligned`` of an instruction, without its guard."""
+    """``wgmma.wait_group.sync.aligned`` of an instruction, without its guard; AMD's waits whole."""
+    if instruction.startswith("s_waitcnt"):
+        return instruction
     return re.sub(r"^@!?%\w+ ", "", instruction).split(" ")[0].rstrip(";")
 
 
 def difference(ours: list[str], theirs: list[str]) -> dict[str, Any]:
-    """How PTX differs from the peer's: by opcode, and in order."""
+    """How assembly differs from the peer's: by opcode, and in order."""
     if ours == theirs:
         return {"same": True}
     mine, peers = Counter(map(opcode, ours)), Counter(map(opcode, theirs))
@@ -369,42 +500,108 @@ def difference(ours: list[str], theirs: list[str]) -> dict[str, Any]:
 # --- running, on a GPU ----------------------------------------------------------------------------
 
 
-def run_all(contestant: str, folder: Path, names: list[str], most: int) -> list[Any]:
-    """Run the tutorials in their configurations: right or wrong, and milliseconds."""
+def run_all(contestant: str, folder: Path, names: list[str], chosen: slice) -> list[Any]:
+    """Run the tutorials in their configurations, as the parent asks for it.
+
+    One line of JSON to the parent for each configuration, whether it is right; then for
+    each line that comes in the milliseconds of a call, until that line is "next".
+    """
     import torch
     import triton.testing
 
+    # Tutorials print: standard output is for answers alone.
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+
+    def answer(what: dict[str, Any]) -> None:
+        print(json.dumps(what), file=answers, flush=True)
+
     import_tlx(contestant)
-    rows: list[dict[str, Any]] = []
     for name in names:
         row: dict[str, Any] = {"tutorial": name, "case": "", "config": ""}
         try:
             module = load(folder, name)
         except Exception as error:
-            rows.append({**row, "error": reason(error)})
+            answer({**row, "error": reason(error)})
             continue
         if hasattr(module, "alloc_fn"):
             triton.set_allocator(module.alloc_fn)
-        for case in TUTORIALS[name]:
+        for case in HOPPER[name]:
+            assert case.expected is not None
             arguments = case.arguments()
             expected = case.expected(*arguments)
             entry = getattr(module, case.entry)
-            for config in configured(module, case.entry, most):
+            for config in configured(module, case.entry, chosen):
                 row = {"tutorial": name, "case": f"{case.entry} {case.label}".strip(),
                        "config": config}  # fmt: skip
                 print(contestant, *row.values(), file=sys.stderr, flush=True)
                 try:
                     row["relative_error"] = relative_error(entry(*arguments), expected)
-                    milliseconds = triton.testing.do_bench(
-                        lambda entry=entry, given=arguments: entry(*given), warmup=50, rep=200
-                    )
-                    row["ms"] = milliseconds
-                    row["tflops"] = case.flops / milliseconds / 1e9
+                    row["flops"] = case.flops
                 except Exception as error:
                     row["error"] = reason(error)
                     with contextlib.suppress(Exception):
                         torch.cuda.synchronize()
-                rows.append(row)
+                answer(row)
+                while "error" not in row and sys.stdin.readline().strip() == "time":
+                    # As a graph: what the host does between launches is not the kernel's.
+                    milliseconds = triton.testing.do_bench_cudagraph(
+                        lambda entry=entry, given=arguments: entry(*given),
+                        rep=15,
+                        return_mode="median",
+                    )
+                    answer({"ms": milliseconds})
+    return []
+
+
+def in_turn(pythons: dict[str, str], arguments: argparse.Namespace) -> dict[str, list[Any]]:
+    """What the contestants answer; each configuration by one after the other, round by round."""
+    rows: dict[str, list[Any]] = {name: [] for name in pythons}
+    with contextlib.ExitStack() as stack:
+        processes: dict[str, subprocess.Popen[str]] = {}
+        for name, python in pythons.items():
+            command, environment = command_of(name, python, arguments, stack)
+            process = subprocess.Popen(
+                command, env=environment, text=True,
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            )  # fmt: skip
+            processes[name] = process
+            stack.callback(process.kill)
+
+        def heard(name: str) -> dict[str, Any] | None:
+            line = processes[name].stdout.readline()  # type: ignore[union-attr]
+            if not line:
+                processes[name].wait()
+                return None
+            found: dict[str, Any] = json.loads(line)
+            return found
+
+        def say(name: str, word: str) -> None:
+            stdin = processes[name].stdin
+            assert stdin is not None
+            print(word, file=stdin, flush=True)
+
+        while processes:
+            now = {}
+            for name in list(processes):
+                row = heard(name)
+                if row is None:
+                    if status := processes.pop(name).returncode:
+                        rows[name].append({"tutorial": "*", "error": f"ended with {status}"})
+                    continue
+                now[name] = row | {"all_ms": []}
+                rows[name].append(now[name])
+            timed = [name for name, row in now.items() if "error" not in row]
+            for round_ in range(arguments.rounds):
+                for name in timed if round_ % 2 == 0 else reversed(timed):
+                    say(name, "time")
+                    if (time := heard(name)) is not None:
+                        now[name]["all_ms"].append(time["ms"])
+            for name in timed:
+                say(name, "next")
+                if times := now[name]["all_ms"]:
+                    now[name]["ms"] = statistics.median(times)
+                    now[name]["tflops"] = now[name]["flops"] / now[name]["ms"] / 1e9
     return rows
 
 
@@ -423,30 +620,52 @@ def relative_error(found: Any, expected: Any) -> float:
 
 def child(arguments: argparse.Namespace) -> None:
     """One contestant, in its own process: rows to a file."""
-    work = {"compile": compile_all, "run": run_all}[arguments.what]
-    names = [n for n in TUTORIALS if arguments.only in n]
-    rows = work(arguments.contestant, Path(arguments.folder), names, arguments.configs)
-    Path(arguments.out).write_text(json.dumps(rows))
+    given = TUTORIALS[arguments.target]
+    names = (
+        [arguments.tutorial] if arguments.tutorial else [n for n in given if arguments.only in n]
+    )
+    chosen = slice(0, arguments.configs * arguments.every, arguments.every)
+    folder = Path(arguments.folder)
+    if arguments.what == "compile":
+        rows = compile_all(arguments.contestant, folder, names, chosen, arguments.target)
+    else:
+        rows = run_all(arguments.contestant, folder, names, chosen)
+    if arguments.out:
+        Path(arguments.out).write_text(json.dumps(rows))
 
 
 def rows_of(contestant: str, python: str, arguments: argparse.Namespace) -> list[Any]:
-    """What a contestant's process writes; one row with an error where it died."""
-    with tempfile.TemporaryDirectory() as folder:
-        out = Path(folder) / "rows.json"
-        cache = f"{arguments.cache}/{contestant}" if arguments.cache else f"{folder}/cache"
-        environment = {**os.environ, "TRITON_CACHE_DIR": cache}
-        if contestant.startswith("peer"):
-            environment.pop("PYTHONPATH", None)
-        command = [
-            python, "-W", "ignore", __file__, arguments.what, "--child",
-            "--contestant", contestant, "--folder", str(arguments.folder), "--out", str(out),
-            "--only", arguments.only, "--configs", str(arguments.configs),
-        ]  # fmt: skip
-        done = subprocess.run(command, env=environment, check=False)
-        if not out.exists():
-            return [{"tutorial": "*", "error": f"the process ended with {done.returncode}"}]
-        rows: list[Any] = json.loads(out.read_text())
-        return rows
+    """What a contestant's processes write, one for each tutorial; an error where one died."""
+    rows: list[Any] = []
+    for name in (n for n in TUTORIALS[arguments.target] if arguments.only in n):
+        with contextlib.ExitStack() as stack:
+            command, environment = command_of(contestant, python, arguments, stack)
+            out = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "rows.json"
+            command += ["--tutorial", name, "--out", str(out)]
+            done = subprocess.run(command, env=environment, check=False)
+            died = {"tutorial": name, "error": f"the process ended with {done.returncode}"}
+            rows += json.loads(out.read_text()) if out.exists() else [died]
+    return rows
+
+
+def command_of(
+    contestant: str, python: str, arguments: argparse.Namespace, stack: contextlib.ExitStack
+) -> tuple[list[str], dict[str, str]]:
+    """How a contestant is started, and its environment."""
+    if arguments.cache:
+        cache = f"{arguments.cache}/{contestant}"
+    else:
+        cache = stack.enter_context(tempfile.TemporaryDirectory())
+    environment = {**os.environ, "TRITON_CACHE_DIR": cache}
+    if contestant.startswith("peer"):
+        environment.pop("PYTHONPATH", None)
+    command = [
+        python, "-W", "ignore", __file__, arguments.what, "--child",
+        "--contestant", contestant, "--folder", str(arguments.folder),
+        "--only", arguments.only, "--configs", str(arguments.configs),
+        "--every", str(arguments.every), "--target", arguments.target,
+    ]  # fmt: skip
+    return command, environment
 
 
 def key(row: dict[str, Any]) -> tuple[Any, ...]:
@@ -455,33 +674,20 @@ def key(row: dict[str, Any]) -> tuple[Any, ...]:
 
 
 def compare(all_rows: dict[str, list[Any]]) -> None:
-    """Put the difference to the peer's PTX into the others' rows; drop the PTX itself."""
+    """Put the difference to the peer's assembly into the others' rows; drop the code itself."""
     peers = {key(r): r for c, rows in all_rows.items() if c.startswith("peer") for r in rows}
     for contestant, rows in all_rows.items():
         for row in rows:
             other = peers.get(key(row))
-            if contestant.startswith("peer") or "ptx" not in row or not other:
+            if contestant.startswith("peer") or "code" not in row or not other:
                 continue
-            if "ptx" in other:
-                row["ptx_beside_peer"] = difference(row["ptx"], other["ptx"])
+            if "code" in other:
+                row["beside_peer"] = difference(row["code"], other["code"])
                 same = row["innermost_loops"] == other["innermost_loops"]
                 row["same_operations_in_innermost_loops"] = same
     for rows in all_rows.values():
         for row in rows:
-            row.pop("ptx", None)
-
-
-def medians(rounds: list[list[Any]]) -> list[Any]:
-    """One row for the rows of several rounds."""
-    rows: dict[Any, Any] = {}
-    for row in (r for rows_ in rounds for r in rows_):
-        kept = rows.setdefault(key(row), {**row, "all_ms": []})
-        if "ms" in row:
-            kept["all_ms"].append(row["ms"])
-            kept["ms"] = statistics.median(kept["all_ms"])
-        elif "error" in row:
-            kept["error"] = row["error"]
-    return list(rows.values())
+            row.pop("code", None)
 
 
 def summary(contestant: str, row: dict[str, Any]) -> str:
@@ -491,18 +697,55 @@ def summary(contestant: str, row: dict[str, Any]) -> str:
         words.append(f"ERROR {row['error']}")
     elif "registers" in row:
         words.append(
-            f"registers {row['registers']}, spilled {row['spilled_bytes']}, "
+            f"registers {row['registers']}, "
+            f"spilled {row.get('spilled_bytes', row.get('spilled_registers'))}, "
             f"conversions in loops {row['conversions_in_loops']}"
         )
-        if beside := row.get("ptx_beside_peer"):
+        if beside := row.get("beside_peer"):
             loops_ = "same" if row["same_operations_in_innermost_loops"] else "other"
-            ptx = "same PTX" if beside["same"] else f"PTX {beside['in_order']:.1%} in order"
-            words.append(f"{loops_} loops, {ptx}")
+            code = "same code" if beside["same"] else f"code {beside['in_order']:.1%} in order"
+            words.append(f"{loops_} loops, {code}")
     else:
-        words.append(f"error {row['relative_error']:.1e}, {row['ms']:.4f} ms")
+        words.append(f"error {row['relative_error']:.1e}")
+        if "ms" in row:
+            words.append(f"{row['ms']:.4f} ms")
         if "to_peer" in row:
             words.append(f"speed to the peer's {row['to_peer']:.3f}")
     return "  ".join(filter(None, words))
+
+
+def plot(rows: dict[str, list[Any]], where: dict[str, Any], path: Path) -> None:
+    """Bars of the speed to the peer's, one for each configuration and contestant."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    bars = {c: {key(r): r["to_peer"] for r in found if "to_peer" in r} for c, found in rows.items()}
+    bars = {c: found for c, found in bars.items() if found}
+    keys = list(dict.fromkeys(k for found in bars.values() for k in found))
+    figure, axes = plt.subplots(figsize=(9, 1.2 + 0.3 * len(keys)))
+    for number, (contestant, found) in enumerate(bars.items()):
+        places = [keys.index(k) + 0.4 * number for k in found]
+        drawn = axes.barh(places, list(found.values()), 0.38, label=contestant)
+        axes.bar_label(drawn, fmt="%.3f", fontsize=6, padding=2)
+    names = [f"{k[0]} {k[1].rpartition(' ')[2]}, {shortened(k[2])}" for k in keys]
+    axes.set_yticks(range(len(keys)), names, fontsize=6)
+    axes.invert_yaxis()
+    axes.axvline(1, color="black", linewidth=0.5)
+    axes.legend(fontsize=7)
+    axes.set_xlabel("the peer's time by the contestant's")
+    axes.set_title(f"{where['gpu'].split(',')[0]}, Triton {where['triton']}", fontsize=9)
+    figure.tight_layout()
+    figure.savefig(path, dpi=120)
+
+
+def shortened(config: str) -> str:
+    """A configuration in the space of an axis."""
+    words = (w for w in config.split() if not w.startswith(("num_", "NUM_MMA_W", "ctas", "1")))
+    return " ".join(
+        re.sub(r"[A-Z_]*?([A-Z]+)=", r"\1=", w.replace("GROUP_SIZE_", "G")) for w in words
+    )
 
 
 def main() -> None:
@@ -512,10 +755,13 @@ def main() -> None:
     parser.add_argument("--python", action="append", default=[], metavar="NAME=PATH")
     parser.add_argument("--only", default="", help="tutorials whose name holds this")
     parser.add_argument("--configs", type=int, default=1000, help="at most, of each tutorial")
-    parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--every", type=int, default=1, metavar="N", help="take each N-th one")
+    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--cache", help="a folder for compiled kernels, kept between runs")
     parser.add_argument("--out", help="a JSON file")
+    parser.add_argument("--target", default="cuda:90", choices=TUTORIALS)
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--tutorial", default="", help=argparse.SUPPRESS)
     parser.add_argument("--contestant", default="", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.child:
@@ -523,14 +769,11 @@ def main() -> None:
         return
     arguments.folder = folder_of_tutorials(arguments.folder)
     pythons = dict(p.split("=", 1) for p in arguments.python) or {"remora": sys.executable}
-    rounds: dict[str, list[list[Any]]] = {name: [] for name in pythons}
-    for _ in range(arguments.rounds):
-        for contestant, python in pythons.items():
-            rounds[contestant].append(rows_of(contestant, python, arguments))
-    result = {c: rows[0] if arguments.what == "compile" else medians(rows)
-              for c, rows in rounds.items()}  # fmt: skip
     if arguments.what == "compile":
+        result = {c: rows_of(c, python, arguments) for c, python in pythons.items()}
         compare(result)
+    else:
+        result = in_turn(pythons, arguments)
     peers = {key(r): r for c, rows in result.items() if c.startswith("peer") for r in rows}
     for contestant, rows in result.items():
         for row in rows:
@@ -541,6 +784,8 @@ def main() -> None:
     if arguments.out:
         record = machine.record() | {"contestants": pythons, "rows": result}
         Path(arguments.out).write_text(json.dumps(record, indent=1) + "\n")
+        if any("to_peer" in row for rows in result.values() for row in rows):
+            plot(result, record["machine"], Path(arguments.out).with_suffix(".png"))
 
 
 if __name__ == "__main__":

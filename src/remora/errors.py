@@ -264,6 +264,10 @@ class OutOfSharedMemory(LanguageError):
     """The buffers of a kernel do not fit in the target's shared memory."""
 
 
+class OutOfTensorMemory(LanguageError):
+    """The buffers of a kernel need more columns of tensor memory than there are."""
+
+
 class TasksDoNotFit(LanguageError):
     """Tasks together want more warps or registers than the machine has."""
 
@@ -293,3 +297,10 @@ class WaitNeverEnds(LanguageError):
 
 class KernelArgumentError(RemoraError):
     """An argument of a kernel's Python function does not fit."""
+
+
+# --- analysis ---------------------------------------------------------------------------------
+
+
+class UnknownAssembly(RemoraError):
+    """A text that the model of loops cannot read, or a machine whose rates it lacks."""

@@ -63,6 +63,23 @@ def test_a_script_with_its_arguments_and_exit_code(script) -> None:
     assert done.stdout == f"{['--option', '-h', 'x']} {script.parent} {script}\n"
 
 
+def test_with_a_pipeline(script, tmp_path) -> None:
+    """It is in force for the script's kernels, after those that run anyway."""
+    (tmp_path / "mine.py").write_text(
+        "import remora\n"
+        "def say(text, compile_):\n    print('seen', len(text) > 0)\n    return compile_(text)\n"
+        "mine = remora.Pipeline('mine').override('ptx', say)\n"
+    )
+    done = remora_run("--with", f"{tmp_path / 'mine.py'}:mine", script, "x")
+    assert done.returncode == 7, done.stderr
+    assert done.stdout == f"seen True\n{['x']} {script.parent} {script}\n"
+    done = remora_run("--with", "remora.tlx_plugin:wait_for_each_product", script)
+    assert done.returncode == 7, done.stderr
+    done = remora_run("--with", "nothing", script)
+    assert done.returncode == 1
+    assert "no plugin is named .nothing." in done.stderr.replace("'", ".")
+
+
 def test_a_module(script, tmp_path) -> None:
     (tmp_path / "test_it.py").write_text(
         "import script, triton, utlx_plugin\n"

@@ -1,7 +1,8 @@
-"""``remora.kernels.matmul`` on a GPU, against float64."""
+"""``remora.kernels.matmul`` on a GPU, against float64, into memory that was poisoned before."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,16 +14,7 @@ pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU: torch sees none"),
 ]
 
-# Relative error that the operands' and the result's precision allow: sums are
-# in fp32; the matrix unit keeps fewer bits of fp8 sums (PTX ISA, wgmma).
-TOLERANCE = {
-    "float16": 1e-3,
-    "bfloat16": 5e-3,
-    "float32": 1e-3,
-    "float8_e4m3fn": 3e-3,
-    "float8_e5m2": 3e-3,
-    "int8": 0.0,
-}
+DTYPES = ["float16", "bfloat16", "float32", "float8_e4m3fn", "float8_e5m2", "int8"]
 SHAPES = [
     (128, 256, 64),
     (512, 512, 512),
@@ -37,46 +29,227 @@ SHAPES = [
 ]
 
 
-def matrix(rows: int, columns: int, dtype: str, *, transposed: bool) -> Any:
-    """A random matrix, stored by columns if ``transposed``."""
-    shape = (columns, rows) if transposed else (rows, columns)
-    kind = getattr(torch, dtype)
-    if dtype == "int8":
-        values = torch.randint(-9, 9, shape, device="cuda", dtype=kind)
-    else:
-        values = torch.randn(shape, device="cuda").to(kind)
-    return values.T if transposed else values
+@pytest.fixture
+def cases() -> Any:
+    torch.manual_seed(0)
+    from kernels import matmul_cases
+
+    return matmul_cases
+
+
+def configs() -> dict[str, Any]:
+    """Each schedule, and what can be added to it, for Hopper and 16-bit elements."""
+    from remora.kernels.matmul import Config
+
+    cooperative = Config(128, 256, 64, 8, 4, 4, "cooperative", 2)
+    pingpong = Config(64, 256, 64, 8, 4, 4, "pingpong", 4)
+    small = replace(cooperative, block_n=128, stages=6)
+    return {
+        "pipelined": Config(128, 128, 64, 8, 3, 4),
+        "cooperative": cooperative,
+        "pingpong": pingpong,
+        "stream_k": replace(small, stream_k=True),
+        "stream_k 5 programs": replace(small, stream_k=True, programs=5),
+        "cluster 2x1": replace(cooperative, cluster=(2, 1)),
+        "cluster 1x2": replace(cooperative, cluster=(1, 2)),
+        "cluster 2x2": replace(cooperative, cluster=(2, 2)),
+        "cluster 1x4": replace(small, cluster=(1, 4)),
+        "cluster 4x1, pingpong": replace(pingpong, cluster=(4, 1)),
+        "cluster 2x1, stream_k": replace(cooperative, cluster=(2, 1), stream_k=True),
+        "cluster 1x4, stream_k": replace(small, cluster=(1, 4), stream_k=True),
+        "late": replace(cooperative, subtiles=4, late_store=True, cluster=(2, 1)),
+        "late, stream_k": replace(small, late_store=True, stream_k=True, keep="b"),
+        "late, pingpong": replace(pingpong, late_store=True, keep="a"),
+    }
+
+
+hopper = pytest.mark.skipif(
+    not torch.cuda.is_available() or torch.cuda.get_device_capability() != (9, 0),
+    reason="needs a Hopper GPU",
+)
 
 
 @pytest.mark.parametrize("order", ["row-row", "row-column", "column-row", "column-column"])
 @pytest.mark.parametrize("shape", SHAPES, ids=lambda s: "x".join(map(str, s)))
-@pytest.mark.parametrize("dtype", TOLERANCE)
-def test_against_float64(dtype: str, shape: tuple[int, int, int], order: str) -> None:
-    from remora.kernels import matmul
-
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_against_float64(cases: Any, dtype: str, shape: tuple[int, int, int], order: str) -> None:
     m, n, k = shape
     by_column = [o == "column" for o in order.split("-")]
-    torch.manual_seed(m + n + k)
-    a = matrix(m, k, dtype, transposed=by_column[0])
-    b = matrix(k, n, dtype, transposed=by_column[1])
-    expected = a.double() @ b.double()
-    for _ in range(3):  # a race would not show every time
-        c = matmul(a, b)
-        assert c.shape == (m, n)
-        difference = (c.double() - expected).norm().item()
-        assert difference <= TOLERANCE[dtype] * expected.norm().item()
+    a = cases.matrix((m, k), dtype, "cuda", by_column=by_column[0])
+    b = cases.matrix((k, n), dtype, "cuda", by_column=by_column[1])
+    cases.agrees(a, b, times=3)
 
 
-def test_out_dtype_and_empty() -> None:
+@hopper
+@pytest.mark.parametrize("name", configs())
+@pytest.mark.parametrize("shape", [(128, 256, 64), (1000, 776, 328), (8, 8, 8), (640, 1024, 4096)],
+                         ids=lambda s: "x".join(map(str, s)))  # fmt: skip
+def test_configurations(cases: Any, name: str, shape: tuple[int, int, int]) -> None:
+    m, n, k = shape
+    a, b = cases.matrix((m, k), "float16", "cuda"), cases.matrix((k, n), "float16", "cuda")
+    first = cases.agrees(a, b, config=configs()[name])
+    # The order of the sums does not depend on which program is first.
+    assert torch.equal(first, cases.agrees(a, b, times=3, config=configs()[name]))
+
+
+@hopper
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32", "float8_e4m3fn", "float8_e5m2", "int8"])
+@pytest.mark.parametrize("shape", [(640, 1024, 4096), (304, 272, 144)],
+                         ids=lambda s: "x".join(map(str, s)))  # fmt: skip
+def test_types_that_are_cut_along_k(cases: Any, dtype: str, shape: tuple[int, int, int]) -> None:
+    m, n, k = shape
+    size = getattr(torch, dtype).itemsize
+    a = cases.matrix((m, k), dtype, "cuda")
+    b = cases.matrix((k, n), dtype, "cuda", by_column=True)
+    config = replace(configs()["cluster 1x4, stream_k"], block_k=128 // size, subtiles=4)
+    for cluster in ((1, 4), (2, 1)):
+        cases.agrees(a, b, times=2, config=replace(config, cluster=cluster, stages=4))
+
+
+@hopper
+@pytest.mark.parametrize("name", ["pipelined", "cooperative", "cluster 2x1", "late, stream_k"])
+def test_batches(cases: Any, name: str) -> None:
+    cases.in_batches(200, 264, 136, "cuda", ("float16",), config=configs()[name])
+
+
+def test_batches_of_any_extent(cases: Any) -> None:
+    cases.in_batches(200, 264, 136, "cuda")
+    cases.in_batches(33, 77, 55, "cuda")
+
+
+@hopper
+@pytest.mark.parametrize("name", ["pipelined", "cooperative", "late", "stream_k"])
+def test_epilogues(cases: Any, name: str) -> None:
+    cases.with_epilogue(300, 264, 136, "cuda", config=configs()[name])
+    cases.with_epilogue(200, 264, 136, "cuda", batch=2, config=configs()[name])
+
+
+def test_epilogues_of_any_extent(cases: Any) -> None:
+    cases.with_epilogue(300, 520, 136, "cuda")
+    cases.with_epilogue(300, 521, 136, "cuda")
+    cases.with_epilogue(30, 70, 33, "cuda", batch=2)
+
+
+@pytest.mark.parametrize("dtype", ["float8_e4m3fn", "float8_e5m2", "int8", "float16"])
+def test_scales(cases: Any, dtype: str) -> None:
+    cases.with_scales(dtype, 300, 272, 144, "cuda")
+    cases.with_scales(dtype, 70, 40, 48, "cuda", batch=2)
+
+
+def test_columns_that_the_copy_engine_cannot_store(cases: Any) -> None:
+    a = cases.matrix((300, 512), "float16", "cuda")
+    b = cases.matrix((512, 1023), "float16", "cuda", by_column=True)
+    cases.agrees(a, b)
+
+
+def test_nothing(cases: Any) -> None:
+    cases.of_nothing("cuda")
+
+
+def test_any_strides(cases: Any) -> None:
+    cases.of_any_strides("cuda")
+
+
+@hopper
+@pytest.mark.parametrize("name", ["pipelined", "cooperative", "cluster 2x2", "late, stream_k"])
+def test_what_is_not_finite(cases: Any, name: str) -> None:
+    cases.not_finite("cuda", config=configs()[name])
+
+
+@pytest.mark.parametrize("size", [1e-6, 1e3])
+def test_large_and_tiny_numbers(cases: Any, size: float) -> None:
+    a, b = (cases.matrix((512, 512), "bfloat16", "cuda") * size for _ in range(2))
+    cases.agrees(a, b)
+
+
+def test_more_than_two_to_the_31_elements(cases: Any) -> None:
+    # The rows at the end of a, and of the result, are past 2**31 elements.
+    rows, columns = (1 << 31) // 4096 + 256, 4096
+    a = torch.zeros(rows, columns, dtype=torch.float16, device="cuda")
+    a[-256:] = cases.matrix((256, columns), "float16", "cuda")
+    b = cases.matrix((columns, 4096), "float16", "cuda")
     from remora.kernels import matmul
 
-    a, b = (torch.randn(64, 64, device="cuda", dtype=torch.float16) for _ in range(2))
-    assert matmul(a, b, out_dtype=torch.float32).dtype == torch.float32
-    assert matmul(a[:0], b).shape == (0, 64)
-    assert not matmul(a[:, :0], b[:0]).any()
+    for config in (None, configs()["pipelined"]):
+        c = matmul(a, b, config=config)
+        assert not c[:256].any()
+        expected = a[-256:].double() @ b.double()
+        assert (c[-256:].double() - expected).norm() <= 1e-3 * expected.norm()
+        del c
 
 
-def test_the_kernel_of_somebody_else_in_between() -> None:
+@hopper
+def test_streams(cases: Any) -> None:
+    """Two streams at once, each with tiles that are cut along K."""
+    from remora.kernels import matmul
+
+    a, b = (
+        cases.matrix((256, 4096), "float16", "cuda"),
+        cases.matrix((4096, 640), "float16", "cuda"),
+    )
+    config = replace(configs()["stream_k"], programs=40)
+    expected = matmul(a, b, config=config)
+    streams = [torch.cuda.Stream() for _ in range(3)]
+    torch.cuda.synchronize()
+    results = []
+    for _ in range(20):
+        for stream in streams:
+            with torch.cuda.stream(stream):
+                results.append(matmul(a, b, config=config))
+    torch.cuda.synchronize()
+    assert all(torch.equal(r, expected) for r in results)
+
+
+@hopper
+def test_a_graph(cases: Any) -> None:
+    from remora.kernels import matmul
+
+    a, b = (
+        cases.matrix((256, 4096), "float16", "cuda"),
+        cases.matrix((4096, 640), "float16", "cuda"),
+    )
+    config = configs()["stream_k"]
+    expected = matmul(a, b, config=config)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        c = matmul(a, b, config=config)
+    for _ in range(3):
+        c.fill_(float("nan"))
+        graph.replay()
+        assert torch.equal(c, expected)
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
+def test_the_device_of_the_tensors(cases: Any) -> None:
+    a, b = (cases.matrix((512, 512), "float16", "cuda:1") for _ in range(2))
+    with torch.cuda.device(0):
+        cases.agrees(a, b)
+
+
+def test_out_dtype(cases: Any) -> None:
+    from remora.kernels import matmul
+
+    a, b = (cases.matrix((64, 64), "float16", "cuda") for _ in range(2))
+    for kind, tolerance in ((torch.float32, 1e-5), (torch.bfloat16, 5e-3)):
+        c = cases.agrees(a, b, tolerance=tolerance, out_dtype=kind)
+        assert c.dtype == kind
+    assert matmul(a.to(torch.int8), b.to(torch.int8)).dtype == torch.int32
+
+
+@hopper
+def test_what_a_schedule_cannot_take(cases: Any) -> None:
+    from remora.errors import KernelArgumentError
+    from remora.kernels import matmul
+
+    a = cases.matrix((128, 128), "float8_e4m3fn", "cuda")
+    with pytest.raises(KernelArgumentError, match="its columns are not contiguous"):
+        matmul(a, a, config=replace(configs()["cooperative"], block_k=128))
+    half = cases.matrix((128, 130), "float16", "cuda")
+    with pytest.raises(KernelArgumentError, match="a cannot be copied by descriptor"):
+        matmul(half[:, 1:129], half[:, :128], config=configs()["cooperative"])
+
+
+def test_the_kernel_of_somebody_else_in_between(cases: Any) -> None:
     """A kernel without a word of TLX launches and is right while TLX is in force."""
     import triton
 

@@ -317,7 +317,9 @@ def test_pipelined_product(dtype: str, transposed: bool, past: bool) -> None:
         TensorDescriptor.from_tensor(c, [bm, bn]), k, bm, bn, bk, 3, past, transposed,
     )  # fmt: skip
     expected = a.double() @ (b.double().T if transposed else b.double())
-    assert (c.double() - expected).norm() <= 3e-3 * expected.norm()
+    # Hopper's matrix units add products of fp8 in less than fp32 (3.2e-3 on an H200).
+    bound = 3e-3 if kind.itemsize == 2 else 5e-3
+    assert (c.double() - expected).norm() <= bound * expected.norm()
 
 
 @triton.jit

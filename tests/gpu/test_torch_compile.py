@@ -48,10 +48,10 @@ OVER = remora.attach(TIMES)(triton.autotune(CONFIGS, key=["n"])(new_kernel()))
 UNDER = triton.autotune(CONFIGS, key=["n"])(remora.attach(TIMES)(new_kernel()))
 
 
-def launch(kernel: Any, x: Any) -> Any:
+def launch(kernel: Any, x: Any, **given: int) -> Any:
+    """On each element of ``x``; given: BLOCK, where no autotuner chooses it."""
     out = torch.empty_like(x)
     n = x.numel()
-    given = {} if hasattr(kernel, "configs") else {"BLOCK": 128}
     kernel[lambda meta: (triton.cdiv(n, meta["BLOCK"]),)](x, out, n, **given)
     return out
 
@@ -63,7 +63,7 @@ def of_inductor(x: Any) -> Any:
 
 def mixed(x: Any) -> Any:
     """Inductor's, the user's with a pipeline of its own, Inductor's."""
-    return torch.cos(launch(OWN, torch.sin(x) + 3.0)) + 3.0
+    return torch.cos(launch(OWN, torch.sin(x) + 3.0, BLOCK=128)) + 3.0
 
 
 def numbers() -> Any:
@@ -81,7 +81,7 @@ def _works(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     patch = pytest.MonkeyPatch()
     patch.setenv("TORCHINDUCTOR_CACHE_DIR", str(folder))
     try:
-        stock = torch.compile(lambda x: launch(PLAIN, torch.sin(x)))(numbers())
+        stock = torch.compile(lambda x: launch(PLAIN, torch.sin(x), BLOCK=128))(numbers())
     except Exception as error:
         patch.undo()
         if remora.RemoraError.of(error) is not None:
@@ -103,22 +103,28 @@ def _fresh() -> None:
 
 def test_without_torch_compile() -> None:
     x = numbers()
-    assert close(launch(OWN, x), x * 3)
-    assert close(launch(PLAIN, x), x + 3)
+    assert close(launch(OWN, x, BLOCK=128), x * 3)
+    assert close(launch(PLAIN, x, BLOCK=128), x + 3)
 
 
-@pytest.mark.parametrize("kernel", [OWN, OVER, UNDER], ids=["jit", "over", "under autotune"])
-def test_a_users_kernel_keeps_its_pipeline(kernel: Any) -> None:
+@pytest.mark.parametrize(
+    ("kernel", "given"),
+    [(OWN, {"BLOCK": 128}), (OVER, {}), (UNDER, {})],
+    ids=["jit", "over", "under autotune"],
+)
+def test_a_users_kernel_keeps_its_pipeline(kernel: Any, given: dict[str, int]) -> None:
     x = numbers()
-    compiled = torch.compile(lambda x: launch(kernel, torch.sin(x) + 3.0), fullgraph=True)
+    compiled = torch.compile(lambda x: launch(kernel, torch.sin(x) + 3.0, **given), fullgraph=True)
     for _ in range(3):
         assert close(compiled(x), (torch.sin(x) + 3) * 3)  # Inductor's own kernel still adds
-    assert close(launch(PLAIN, x), x + 3)
+    assert close(launch(PLAIN, x, BLOCK=128), x + 3)
 
 
 def test_beside_the_same_kernel_without_one() -> None:
     x = numbers()
-    compiled = torch.compile(lambda x: launch(PLAIN, x) + launch(OWN, x), fullgraph=True)
+    compiled = torch.compile(
+        lambda x: launch(PLAIN, x, BLOCK=128) + launch(OWN, x, BLOCK=128), fullgraph=True
+    )
     assert close(compiled(x), (x + 3) + x * 3)
 
 
@@ -131,7 +137,9 @@ def test_with_compile_workers() -> None:
     with config.patch(compile_threads=4, fx_graph_cache=False):
         AsyncCompile.wait_pool_ready()
         assert AsyncCompile.use_process_pool()
-        compiled = torch.compile(lambda x: launch(OWN, torch.exp(x) + 3.0), fullgraph=True)
+        compiled = torch.compile(
+            lambda x: launch(OWN, torch.exp(x) + 3.0, BLOCK=128), fullgraph=True
+        )
         assert close(compiled(x), (torch.exp(x) + 3) * 3)
 
 
@@ -236,7 +244,7 @@ def main(used: bool) -> None:
         result = compiled(x)
     of_caches = ("inductor", "fxgraph_cache_hit"), ("aot_autograd", "autograd_cache_hit")
     hits = sum(counters[group][name] for group, name in of_caches)
-    own = torch.compile(lambda x: launch(OWN, x), fullgraph=True)(x)
+    own = torch.compile(lambda x: launch(OWN, x, BLOCK=128), fullgraph=True)(x)
     outcomes = {"plus": (torch.sin(x) + 3, x + 3), "times": (torch.sin(x) * 3, x * 3)}
     found: dict[str, Any] = {"hits": hits}
     for name, (of_result, of_own) in outcomes.items():

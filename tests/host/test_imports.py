@@ -15,7 +15,7 @@ import pytest
 import remora
 
 ROOT = Path(remora.__file__).parent
-WITHOUT_TORCH = ("host", "ir", "pipeline", "dsl", "plugins", "native")
+WITHOUT_TORCH = ("host", "ir", "pipeline", "dsl", "plugins", "native", "analysis")
 
 
 def python(code: str) -> str:

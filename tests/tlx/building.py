@@ -18,12 +18,17 @@ def build(kernel: Any, target: str, *, options: dict[str, Any] | None = None, **
     given: each parameter of the kernel: a type as Triton writes it (``"*fp16"``,
         ``"i32"``), or the value of a constant. Pointers are aligned to 16 bytes;
         ``"i32:16"`` is an integer that 16 divides, ``"*fp16:1"`` is a pointer of
-        which nothing is known.
+        which nothing is known. A tuple is of such, nothing being known of them.
     """
-    signature, constants, attributes = {}, {}, {}
+    signature: dict[str, Any] = {}
+    constants: dict[Any, Any] = {}
+    attributes: dict[Any, Any] = {}
     for index, parameter in enumerate(kernel.params):
         name = parameter.name
         value = given.pop(name, parameter.default)
+        if isinstance(value, tuple) and not parameter.is_constexpr:
+            signature[name] = _types(value, (index,), constants)
+            continue
         if parameter.is_constexpr or not isinstance(value, str):
             signature[name], constants[name] = "constexpr", value
             continue
@@ -34,6 +39,16 @@ def build(kernel: Any, target: str, *, options: dict[str, Any] | None = None, **
     assert not given, f"{kernel} has no parameters {list(given)}"
     source = ASTSource(kernel, signature, constants, attributes)
     return triton.compile(source, target=TARGETS[target], options=options)
+
+
+def _types(value: Any, path: tuple[int, ...], constants: dict[Any, Any]) -> Any:
+    """The types of a tuple's members; what is constant goes to ``constants``."""
+    if isinstance(value, tuple):
+        return tuple(_types(v, (*path, i), constants) for i, v in enumerate(value))
+    if isinstance(value, str):
+        return value
+    constants[path] = value
+    return "constexpr"
 
 
 def instructions(assembly: str, pattern: str) -> list[str]:

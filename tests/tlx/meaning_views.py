@@ -139,6 +139,14 @@ def test_rounding_is_up_as_often_as_it_is_near() -> None:
     assert 0.2 < (y > 1).float().mean() < 0.3
 
 
+def test_rounding_ends_at_the_largest_number() -> None:
+    x = torch.tensor([torch.inf, -torch.inf, torch.nan, 3.4e38])
+    most = torch.finfo(torch.bfloat16).max
+    y = run("round", x, torch.full((4,), -1, dtype=torch.int32))[0]
+    assert y[[0, 1, 3]].tolist() == [most, -most, most]
+    assert y[2].isnan()
+
+
 def test_layouts_change_no_value() -> None:
     x = torch.randn(128)
     assert torch.equal(run("layouts", x)[0], x)

@@ -107,13 +107,6 @@ def test_a_wait_comes_between_the_copy_and_the_load_with_a_barrier_after_it() ->
     assert found.index("ld.shared") > first
 
 
-def test_nothing_waits_on_amd() -> None:
-    for target in ("hip:gfx942", "hip:gfx950"):
-        text = build(in_a_row, target, B=512, **FP16).asm["amdgcn"]
-        assert "ds_read" in text
-        assert "ds_write" in text
-
-
 # --- what the copy engine can do, and what goes through registers ------------------------------
 
 

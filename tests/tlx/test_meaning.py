@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
+MEANINGS = sorted(path.name for path in Path(__file__).parent.glob("meaning*.py"))
 
-@pytest.mark.parametrize(
-    "file", ["meaning.py", "meaning_clusters.py", "meaning_tma.py", "meaning_views.py"]
-)
+
+@pytest.mark.parametrize("file", MEANINGS)
 def test_the_reference_meaning(file: str) -> None:
     here = Path(__file__).parent
     done = subprocess.run(

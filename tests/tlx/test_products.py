@@ -10,6 +10,7 @@ import triton
 import triton.language as tl
 from tlx.building import build, instructions, waits
 
+import remora
 import remora.tlx as tlx
 from remora.errors import AccumulatorInFlight
 
@@ -426,3 +427,43 @@ def test_a_product_that_is_read_in_a_select_is_in_flight() -> None:
 
     with pytest.raises(AccumulatorInFlight):
         build(kernel, "cuda:90", p="*fp16", q="*fp16", r="*fp32", D=64)
+
+
+@triton.jit
+def attention_loop(q, k, v, o, n, S: tl.constexpr, IN_REGISTERS: tl.constexpr):
+    """Scores and weighted sums in a loop; the weights in registers, or through a buffer."""
+    at = tl.arange(0, S)[:, None] * S + tl.arange(0, S)[None, :]
+    buffers = tlx.local_alloc((S, S), tl.float16, 4)
+    qs, ks, vs, ws = buffers[0], buffers[1], buffers[2], buffers[3]
+    tlx.local_store(qs, tl.load(q + at))
+    acc = tl.zeros((S, S), tl.float32)
+    for i in range(n):
+        tlx.local_store(ks, tl.load(k + i * S * S + at))
+        tlx.local_store(vs, tl.load(v + i * S * S + at))
+        tlx.fence_async_shared()
+        scores = tlx.async_dot(qs, tlx.local_trans(ks), tl.zeros((S, S), tl.float32))
+        weights = tl.math.exp2(tlx.async_dot_wait(0, scores)).to(tl.float16)
+        if IN_REGISTERS:
+            acc = tlx.async_dot(weights, vs, acc)
+        else:
+            tlx.local_store(ws, weights)
+            tlx.fence_async_shared()
+            acc = tlx.async_dot(ws, vs, acc)
+        acc = tlx.async_dot_wait(0, acc)
+    tl.store(o + at, acc.to(tl.float16))
+
+
+@pytest.mark.parametrize(("in_registers", "pipeline", "num_warps", "count"), [
+    (True, None, 4, 4), (False, None, 4, 2), (True, "products_in_flight", 4, 2),
+    (False, "wait_for_each_product", 4, 4), (True, None, 8, 2),
+])  # fmt: skip
+def test_waits_in_attentions_loops(
+    in_registers: bool, pipeline: str | None, num_warps: int, count: int
+) -> None:
+    """Both products are waited for at once where one reads registers of one warp group."""
+    given = dict.fromkeys("qkvo", "*fp16") | {"n": "i32", "S": 64, "IN_REGISTERS": in_registers}
+    used = [getattr(tlx, pipeline)] if pipeline else []
+    with remora.use(*used):
+        compiled = build(attention_loop, "cuda:90", options={"num_warps": num_warps}, **given)
+    assert len(re.findall(r"ttng\.warp_group_dot_wait", compiled.asm["ttgir"])) == count
+    assert "products-in-flight" not in compiled.asm["ttgir"]

@@ -19,6 +19,7 @@ from remora.errors import (
     WrongShape,
     WrongType,
 )
+from remora.host import features
 
 
 def partitions(compiled: Any) -> list[tuple[int, str]]:
@@ -36,6 +37,28 @@ def registers(compiled: Any) -> list[int]:
 def default_body(compiled: Any) -> str:
     """What the program's own warps run."""
     return re.search(r"default \{(.*?)ttg.warp_yield", compiled.asm["ttgir"], re.DOTALL)[1]
+
+
+@triton.jit
+def by_one_warp(p):
+    with tlx.async_tasks():
+        with tlx.async_task("default"):
+            pass
+        with tlx.async_task(num_warps=1):
+            at = tl.program_id(0) * 256 + tl.arange(0, 256)
+            tl.store(p + at, at.to(tl.float32))
+
+
+def test_a_program_of_two_ctas() -> None:
+    if features().plans_ctas_by_region:
+        compiled = build(by_one_warp, "cuda:90", options={"num_ctas": 2}, p="*fp32")
+        ((warps, _),) = partitions(compiled)
+        assert warps == 1
+        assert 'num-ctas" = 2' in compiled.asm["ttgir"]
+    else:
+        with pytest.raises(UnsupportedByTarget, match="1 warps in a program of 2 CTAs") as refused:
+            build(by_one_warp, "cuda:90", options={"num_ctas": 2}, p="*fp32")
+        assert line_of(by_one_warp, "num_warps=1") in str(refused.value)
 
 
 @triton.jit

@@ -78,6 +78,27 @@ def test_instructions(what: str, pattern: str, count: int) -> None:
     assert len(instructions(assembly, pattern)) >= count
 
 
+@triton.jit
+def rounding(p, r, q, B: tl.constexpr):
+    at = tl.arange(0, B)
+    y = tlx.stoch_round(tl.load(p + at), tlx.dtype_of(q), tl.load(r + at))
+    tl.store(q + at, y)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "instruction", "each"),
+    [("fp8e4nv", "e4m3x4", 4), ("fp8e5", "e5m2x4", 4), ("fp16", "f16x2", 2), ("bf16", "bf16x2", 2)],
+)
+def test_rounding_at_random(dtype: str, instruction: str, each: int) -> None:
+    kernel = build(rounding, "cuda:100", p="*fp32", r="*i32", q=f"*{dtype}", B=1024)
+    found = instructions(kernel.asm["ptx"], rf"cvt\.rs\.satfinite\.{instruction}\.f32 [^;]*;")
+    assert len(found) == 1024 // 128 // each
+    assert len(instructions(kernel.asm["ptx"], r"prmt\.b32")) >= len(found)
+    # A thread may hold fewer elements than an instruction makes.
+    few = build(rounding, "cuda:100", p="*fp32", r="*i32", q=f"*{dtype}", B=64)
+    assert instructions(few.asm["ptx"], rf"cvt\.rs\.satfinite\.{instruction}\.f32 [^;]*;")
+
+
 def test_any_of_a_warp_is_a_branch_of_all() -> None:
     text = build(words, "cuda:90", p="*fp32", q="*fp32", WHAT="warp_any").asm["ttgir"]
     assert text.count('tt.reduce"') == 1

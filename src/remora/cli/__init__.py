@@ -19,6 +19,7 @@ _COMMANDS = {
     "pipeline": "remora.cli.pipeline:pipeline",
     "opt": "remora.cli.opt:opt",
     "compile": "remora.cli.compile:compile_kernel",
+    "bounds": "remora.cli.bounds:bounds",
     "run": "remora.cli.run:run",
     "new": "remora.cli.new:new",
 }

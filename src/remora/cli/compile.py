@@ -46,6 +46,19 @@ def compile_kernel(
 
     What is attached to the kernel is in force, and what --with names.
     """
+    kernel_, name = compiled(kernel, signature, constexpr or [], target, options, with_ or [])
+    _write(kernel_, name, [s.strip() for s in emit.split(",")], output)
+
+
+def compiled(
+    kernel: str,
+    signature: str,
+    constexpr: list[str],
+    target: str,
+    options: str,
+    with_: list[str] | None = None,
+) -> tuple[Any, str]:
+    """The ``CompiledKernel`` of FILE.py::KERNEL, and the kernel's name; arguments as above."""
     from triton import knobs, runtime
 
     from remora import host, use
@@ -59,14 +72,14 @@ def compile_kernel(
     pipelines = pipelines_of(with_ or [])
     found = _kernel(kernel)
     function = _function(found)
-    source = _source(function, signature, constexpr or [])
+    source = _source(function, signature, constexpr)
     given = _options(options, machine)
     import triton
 
     with use(*attached(found), *pipelines), knobs.compilation.scope():
         knobs.compilation.store_binary_only = False
         try:
-            compiled = triton.compile(source, target=machine, options=given)
+            found_kernel = triton.compile(source, target=machine, options=given)
         except Exception as error:
             if RemoraError.of(error):
                 raise
@@ -75,7 +88,7 @@ def compile_kernel(
                 where=f"{kernel} for {target}",
                 hint="a type of the signature may not exist" if isinstance(error, KeyError) else "",
             ) from error
-    _write(compiled, function.fn.__name__, [s.strip() for s in emit.split(",")], output)
+    return found_kernel, function.fn.__name__
 
 
 class _Machine:

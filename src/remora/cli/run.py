@@ -13,6 +13,7 @@ from typing import Annotated
 
 import typer
 
+from remora.cli.plugins import WITH_HELP
 from remora.errors import PluginError
 
 
@@ -23,14 +24,17 @@ def run(
             metavar="SCRIPT.py [ARGS]...", help="The script and its arguments, or -m MODULE [ARGS]."
         ),
     ],
+    with_: Annotated[list[str] | None, typer.Option("--with", help=WITH_HELP)] = None,
 ) -> None:
     """Run a Python script as it is: its imports of triton.language.extra.tlx and utlx_plugin,
-    and ctas_per_cga, are Remora's TLX.
+    and ctas_per_cga, are Remora's TLX. What --with names is in force for all of its kernels.
 
     It runs in this process as __main__, with its own arguments and exit code. With -m a module
     is run, for example -m pytest tests.
     """
     from remora import host
+    from remora.cli.plugins import pipelines_of
+    from remora.pipeline import active
     from remora.tlx import install_aliases
 
     script, *rest = arguments
@@ -39,6 +43,8 @@ def run(
     if script != "-m" and not Path(script).exists():
         raise PluginError(f"there is no script {script}", hint="remora run SCRIPT.py [ARGS]")
     host.features()
+    for pipeline in pipelines_of(with_ or []):
+        active.add(pipeline)
     install_aliases()
     with _as_python():
         if script == "-m":

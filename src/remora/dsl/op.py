@@ -18,6 +18,7 @@ from typing import Any, NoReturn
 from triton.language import core as tl
 
 from remora.dsl import carrier
+from remora.dsl.known import known_integer
 from remora.dsl.values import Handle, HandleType
 from remora.errors import (
     LanguageError,
@@ -124,13 +125,18 @@ class Call:
         """
         value = tl._unwrap_if_constexpr(value)
         if isinstance(value, tl.tensor):
-            if not self.interpreted or value.type.is_block():
+            found = None
+            if self.interpreted and not value.type.is_block():
+                found = value.handle.data.item()
+            elif value.type == tl.int32:
+                found = known_integer(self.generator.module, value.handle)
+            if found is None:
                 self.fail(
                     NotConstant,
                     f"{name} has to be known when the kernel is compiled, it is {value.type}",
                     hint=f"make {name} a tl.constexpr argument or a literal",
                 )
-            value = value.handle.data.item()
+            value = found
         kinds = kind if isinstance(kind, tuple) else (kind,)
         if (isinstance(value, bool) and bool not in kinds) or not isinstance(value, kinds):
             wanted = " or ".join(k.__name__ for k in kinds)

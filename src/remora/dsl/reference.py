@@ -62,33 +62,39 @@ class Machine:
         *,
         reads: Sequence[Array] = (),
         writes: Sequence[Array] = (),
+        in_order: bool = False,
     ) -> None:
         """An asynchronous effect; it joins the open group of ``queue``.
 
         Args:
             run: makes it happen, at a wait.
             reads, writes: the memory that it touches until then.
+            in_order: it comes after what is in ``queue``, and does not race with that.
 
         Raises:
             ReferenceRace: see ``touch``.
         """
-        self.touch(reads=reads, writes=writes)
+        self.touch(reads=reads, writes=writes, besides=queue if in_order else "")
         effect = Effect(run, tuple(reads), tuple(writes), self.call.op.__name__, self.call.where)
         self._open.setdefault(queue, []).append(effect)
 
-    def touch(self, *, reads: Sequence[Array] = (), writes: Sequence[Array] = ()) -> None:
+    def touch(
+        self, *, reads: Sequence[Array] = (), writes: Sequence[Array] = (), besides: str = ""
+    ) -> None:
         """Say that memory is read or written now.
+
+        besides: a queue whose effects do not count.
 
         Raises:
             ReferenceRace: an effect in flight writes it, or reads what is written.
         """
-        for effect in self._in_flight():
+        for effect in self._in_flight(besides):
             for ours, theirs, ours_do, theirs_do in (
                 (writes, effect.writes, "written", "writes"),
                 (writes, effect.reads, "written", "reads"),
                 (reads, effect.writes, "read", "writes"),
             ):
-                if any(np.may_share_memory(a, b) for a in ours for b in theirs):
+                if any(_share_memory(a, b) for a in ours for b in theirs):
                     self.call.fail(
                         ReferenceRace,
                         f"memory is {ours_do} that {effect.what} at {effect.where} still "
@@ -96,11 +102,12 @@ class Machine:
                         hint=f"wait for the {effect.what} first",
                     )
 
-    def _in_flight(self) -> Iterator[Effect]:
-        for effects in self._open.values():
-            yield from effects
-        for groups in self._groups.values():
-            for effects in groups:
+    def _in_flight(self, besides: str) -> Iterator[Effect]:
+        for queue, effects in self._open.items():
+            if queue != besides:
+                yield from effects
+        for queue, groups in self._groups.items():
+            for effects in groups if queue != besides else ():
                 yield from effects
 
     def close_group(self, queue: str) -> None:
@@ -109,10 +116,23 @@ class Machine:
 
     def wait(self, queue: str, pending: int) -> None:
         """Block until at most ``pending`` closed groups of ``queue`` are in flight."""
-        groups = self._groups.setdefault(queue, deque())
-        while len(groups) > pending:
-            for effect in groups.popleft():
-                effect.run()
+        while len(self._groups.setdefault(queue, deque())) > pending:
+            self.happen(queue)
+
+    def happen(self, queue: str) -> bool:
+        """Make the first closed group of ``queue`` happen; False where there is none."""
+        groups = self._groups.get(queue)
+        for effect in groups.popleft() if groups else ():
+            effect.run()
+        return groups is not None
+
+
+def _share_memory(a: Array, b: Array) -> bool:
+    """Whether two arrays have an element in common; parts of one matrix may lie between others."""
+    try:
+        return np.shares_memory(a, b, max_work=10_000)  # type: ignore[arg-type]
+    except np.exceptions.TooHardError:
+        return True
 
 
 _local = threading.local()

@@ -199,12 +199,12 @@ for _name in (
     setattr(_Left, f"__{_name}__", _Left._refuse)
 
 
-def region(name: str) -> Callable[[Callable[..., Any]], RegionOp]:
+def region(name: str, *, lowered_in: str = "") -> Callable[[Callable[..., Any]], RegionOp]:
     """Declare a word ``plugin.word`` for ``with``; decorates its signature.
 
     The signature checks what a kernel passes, as one of ``@remora.op``, and
     returns ``Region(call, ...)``. ``.reference`` attaches a function
-    ``(machine, region)`` that gives a context manager.
+    ``(machine, region)`` that gives a context manager. ``lowered_in`` as of ``op``.
 
     Raises:
         PluginError: the name is not ``plugin.word``, or is another operation's.
@@ -213,7 +213,7 @@ def region(name: str) -> Callable[[Callable[..., Any]], RegionOp]:
     check_name(name)
 
     def declare(signature: Callable[..., Any]) -> RegionOp:
-        word = register(name, signature, RegionOp)
+        word = register(name, signature, lambda n, s: RegionOp(n, s, lowered_in))
         assert isinstance(word, RegionOp)
         return word
 

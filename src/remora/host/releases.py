@@ -33,14 +33,23 @@ class Features:
         (``cachePolicy``), not ``cache`` and ``evict``; stores of descriptors carry it too.
     calls_carry_tensors: TTIR to TTGIR conversion updates the signature of a
         function without a body, so that a call to it can carry tensors.
+    copies_to_lds: stock passes fit asynchronous copies to what CDNA's loads straight to
+        LDS can do, unless ``TRITON_HIP_USE_ASYNC_COPY`` is off.
     dot_wait_synchronises: the wait for products of a warp group is also a
         barrier where there are several: another's product may still read the
         operands.
     explicit_native_plugins: native plugins are loaded by explicit calls
         (``passes.plugin.extend_with``) and not through ``TRITON_PLUGIN_PATHS``.
     nanobind: the binding is nanobind's (pybind11's before).
+    register_classes: a product on CDNA can say which registers its sum is in.
+    scheduling_masks: the instructions that a scheduling barrier names are an enumeration;
+        before, a number.
     store_waits_read_only: the wait for stores of descriptors says whether it waits
         for reads only; before it always does.
+    plans_ctas_by_region: dividing a program over CTAs heeds the warps of a partition;
+        before, every tensor is divided over the program's.
+    subslices_any_dimension: a part of a matrix in tensor memory says along which dimension
+        it is one, and where it begins by another name; before, it is one along N.
     transposes_unswizzled: a matrix layout in shared memory that has no swizzle can be
         transposed; before, it is taken as it would be without.
     """
@@ -50,10 +59,15 @@ class Features:
     bridge: bool
     cache_policies: bool
     calls_carry_tensors: bool
+    copies_to_lds: bool
     dot_wait_synchronises: bool
     explicit_native_plugins: bool
     nanobind: bool
+    register_classes: bool
+    scheduling_masks: bool
     store_waits_read_only: bool
+    plans_ctas_by_region: bool
+    subslices_any_dimension: bool
     transposes_unswizzled: bool
 
     def rows(self) -> list[tuple[str, str]]:
@@ -117,16 +131,21 @@ def features() -> Features:
         bridge=not missing,
         cache_policies=has_symbol("_ZN4mlir6triton6LoadOp14getCachePolicyEv"),
         calls_carry_tensors=_calls_carry_tensors(),
+        copies_to_lds=_numbers(version) >= (3, 8),
         # The release that made it one added an attribute to switch it off.
         dot_wait_synchronises=has_symbol(
             "_ZN4mlir6triton10nvidia_gpu18WarpGroupDotWaitOp17getWarpGroupLocalEv"
         ),
         explicit_native_plugins=hasattr(ir, "extend_dialects_with"),
         nanobind=type(ir.module).__module__ == "nanobind",
+        plans_ctas_by_region=_numbers(version) >= (3, 9),
+        register_classes=_numbers(version) >= (3, 9),
+        scheduling_masks=_numbers(version) >= (3, 9),
         transposes_unswizzled=_numbers(version) >= (3, 8),
         store_waits_read_only=has_symbol(
             "_ZN4mlir6triton10nvidia_gpu14TMAStoreWaitOp11getReadOnlyEv"
         ),
+        subslices_any_dimension=has_symbol("_ZN4mlir6triton10nvidia_gpu14TMEMSubSliceOp6getDimEv"),
     )
 
 

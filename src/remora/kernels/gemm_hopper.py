@@ -9,80 +9,93 @@ import triton
 import triton.language as tl
 
 import remora.tlx as tlx
-from remora.kernels.tiles import tile_of
+from remora.kernels.epilogue import finished, store
+from remora.kernels.tiles import place_of
 
 
 @triton.jit
-def gemm_pipelined(
-    a_ptr,
-    b_ptr,
-    c_ptr,
-    M,
-    N,
-    K,
-    stride_am,
-    stride_ak,
-    stride_bk,
-    stride_bn,
-    stride_cm,
-    stride_cn,
-    BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-    BLOCK_K: tl.constexpr,
-    GROUP_M: tl.constexpr,
-    STAGES: tl.constexpr,
-    ACC: tl.constexpr,
-):
-    """``C = A @ B``; any M, N and K, any strides.
+def multiply_pipelined(
+    a_at, b_at, a_buffers, b_buffers, K, stride_ak, stride_bk, BUFFERS: tl.constexpr,
+    ACC: tl.constexpr, INDEX: tl.constexpr,
+):  # fmt: skip
+    """The sum over K of one tile; all copies and products are done.
 
-    a_ptr (M, K), b_ptr (K, N), c_ptr (M, N). STAGES: buffers of each operand, at
-    least 3. ACC: the accumulator's element type. GROUP_M: rows of tiles that are
-    worked on together, for the L2 cache.
+    a_at (BLOCK_M, BLOCK_K), b_at (BLOCK_K, BLOCK_N): pointers to the first elements.
+    a_buffers, b_buffers: BUFFERS of each, at least 3. INDEX: type of indices.
     """
-    tile_m, tile_n = tile_of(tl.program_id(0), M, N, BLOCK_M, BLOCK_N, GROUP_M)
-    # Rows and columns outside the matrices wrap around: the loads then need no
-    # mask for them, and the store leaves them out.
-    rows = (tile_m * BLOCK_M + tl.arange(0, BLOCK_M)) % M
-    columns = (tile_n * BLOCK_N + tl.arange(0, BLOCK_N)) % N
+    BLOCK_M: tl.constexpr = a_at.shape[0]
+    BLOCK_K: tl.constexpr = a_at.shape[1]
+    BLOCK_N: tl.constexpr = b_at.shape[1]
     depth = tl.arange(0, BLOCK_K)
-    a_at = a_ptr + rows[:, None] * stride_am + depth[None, :] * stride_ak
-    b_at = b_ptr + depth[:, None] * stride_bk + columns[None, :] * stride_bn
-
-    a_buffers = tlx.local_alloc((BLOCK_M, BLOCK_K), tlx.dtype_of(a_ptr), STAGES)
-    b_buffers = tlx.local_alloc((BLOCK_K, BLOCK_N), tlx.dtype_of(b_ptr), STAGES)
-
-    for stage in tl.static_range(STAGES - 1):
+    for stage in tl.static_range(BUFFERS - 1):
         left = K - stage * BLOCK_K
         a_token = tlx.async_load(a_at, tlx.local_view(a_buffers, stage), mask=depth[None, :] < left)
         b_token = tlx.async_load(b_at, tlx.local_view(b_buffers, stage), mask=depth[:, None] < left)
         tlx.async_load_commit_group([a_token, b_token])
-        a_at += BLOCK_K * stride_ak
-        b_at += BLOCK_K * stride_bk
+        a_at += tl.cast(BLOCK_K, INDEX) * stride_ak
+        b_at += tl.cast(BLOCK_K, INDEX) * stride_bk
 
     acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=ACC)
     for step in tl.range(0, tl.cdiv(K, BLOCK_K), num_stages=0):
-        buffer = step % STAGES
-        tlx.async_load_wait_group(STAGES - 2)
+        buffer = step % BUFFERS
+        tlx.async_load_wait_group(BUFFERS - 2)
         acc = tlx.async_dot(
             tlx.local_view(a_buffers, buffer), tlx.local_view(b_buffers, buffer), acc
         )
         # The product before this one is done then, and its buffer is free.
         acc = tlx.async_dot_wait(1, acc)
-        ahead = step + STAGES - 1
-        free = ahead % STAGES
+        ahead = step + BUFFERS - 1
+        free = ahead % BUFFERS
         left = K - ahead * BLOCK_K
         a_token = tlx.async_load(a_at, tlx.local_view(a_buffers, free), mask=depth[None, :] < left)
         b_token = tlx.async_load(b_at, tlx.local_view(b_buffers, free), mask=depth[:, None] < left)
         tlx.async_load_commit_group([a_token, b_token])
-        a_at += BLOCK_K * stride_ak
-        b_at += BLOCK_K * stride_bk
+        a_at += tl.cast(BLOCK_K, INDEX) * stride_ak
+        b_at += tl.cast(BLOCK_K, INDEX) * stride_bk
     # The copies past the end of K write zeros; they are waited for, because the
     # compiler uses the buffers' memory again from here on.
     tlx.async_load_wait_group(0)
-    acc = tlx.async_dot_wait(0, acc)
+    return tlx.async_dot_wait(0, acc)
 
-    rows = tile_m * BLOCK_M + tl.arange(0, BLOCK_M)
-    columns = tile_n * BLOCK_N + tl.arange(0, BLOCK_N)
-    c_at = c_ptr + rows[:, None] * stride_cm + columns[None, :] * stride_cn
-    inside = (rows[:, None] < M) & (columns[None, :] < N)
-    tl.store(c_at, acc.to(tlx.dtype_of(c_ptr)), mask=inside)
+
+@triton.jit
+def gemm_pipelined(
+    a_ptr, b_ptr, c_ptr, M, N, K, stride_ab, stride_am, stride_ak,
+    stride_bb, stride_bk, stride_bn, stride_cb, stride_cm, stride_cn,
+    scale_a, scale_b, args,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
+    STAGES: tl.constexpr, ACC: tl.constexpr, EPILOGUE: tl.constexpr, INDEX: tl.constexpr,
+):  # fmt: skip
+    """``C = A @ B``; any M, N and K, any strides, in batches.
+
+    a_ptr (M, K), b_ptr (K, N), c_ptr (M, N), each with a stride from matrix to matrix.
+    scale_a, ..., args, EPILOGUE, INDEX: see ``finished``. STAGES: buffers of each operand, at
+    least 3. ACC: the accumulator's element type. GROUP_M: rows of tiles that are
+    worked on together, for the L2 cache.
+    """
+    batch, tile_m, tile_n = place_of(tl.program_id(0), M, N, BLOCK_M, BLOCK_N, GROUP_M)
+    a_ptr += batch.to(INDEX) * stride_ab
+    b_ptr += batch.to(INDEX) * stride_bb
+    # Rows and columns outside the matrices wrap around: the loads then need no
+    # mask for them, and the store leaves them out.
+    rows = ((tile_m * BLOCK_M + tl.arange(0, BLOCK_M)) % M).to(INDEX)
+    columns = ((tile_n * BLOCK_N + tl.arange(0, BLOCK_N)) % N).to(INDEX)
+    depth = tl.arange(0, BLOCK_K)
+    a_at = a_ptr + rows[:, None] * stride_am + depth.to(INDEX)[None, :] * stride_ak
+    b_at = b_ptr + depth.to(INDEX)[:, None] * stride_bk + columns[None, :] * stride_bn
+
+    a_buffers = tlx.local_alloc((BLOCK_M, BLOCK_K), tlx.dtype_of(a_ptr), STAGES)
+    b_buffers = tlx.local_alloc((BLOCK_K, BLOCK_N), tlx.dtype_of(b_ptr), STAGES)
+
+    acc = multiply_pipelined(
+        a_at, b_at, a_buffers, b_buffers, K, stride_ak, stride_bk, STAGES, ACC, INDEX
+    )
+
+    row, column = tile_m * BLOCK_M, tile_n * BLOCK_N
+    values = finished(
+        acc, batch, row, column, M, N, scale_a, scale_b, args,
+        EPILOGUE, INDEX,
+    )  # fmt: skip
+    store(
+        c_ptr, values, batch, row, column, M, N, stride_cb, stride_cm, stride_cn, INDEX,
+    )  # fmt: skip

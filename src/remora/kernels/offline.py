@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
 import time
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -13,8 +12,9 @@ import triton.language as tl
 from triton import knobs
 from triton.compiler import ASTSource
 
+from remora.analysis import resources
 from remora.host.targets import gpu_target
-from remora.kernels.gemm_cdna import gemm_staged
+from remora.kernels.gemm_cdna import gemm_direct, gemm_staged
 from remora.kernels.gemm_hopper import gemm_pipelined
 from remora.kernels.gemm_stock import gemm_stock
 from remora.kernels.matmul import Config, cdna_config, hopper_config
@@ -58,20 +58,33 @@ def tlx_kernel(target: str) -> tuple[Any, Config]:
     """The TLX product for a target, and its configuration for large fp16 matrices."""
     if target.startswith("cuda"):
         return gemm_pipelined, hopper_config(8192, 8192, 8192, 2)
-    config = cdna_config(8192, 8192, 8192, 2, target.partition(":")[2])
-    # Stock Triton 3.8.0 aborts the process (LLVM: "Bad machine code") when it
-    # compiles the stock kernel with tiles of 256 x 256 for gfx950.
-    return gemm_staged, replace(config, block_m=128)
+    arch = target.partition(":")[2]
+    kernel = gemm_staged if arch == "gfx942" else gemm_direct
+    return kernel, cdna_config(8192, 8192, 8192, 2, arch)
 
 
 def stock_kernel(target: str) -> tuple[Any, Config]:
-    """The same product in plain Triton, with the same tiles."""
-    return gemm_stock, tlx_kernel(target)[1]
+    """The same product in plain Triton, with tiles of the same size."""
+    config = tlx_kernel(target)[1]
+    if target.startswith("hip"):
+        # Stock Triton 3.8.0 aborts the process (LLVM: "Bad machine code") when it
+        # compiles this kernel with tiles of 256 x 256 for gfx950.
+        config = replace(config, block_m=128, stages=2)
+    return gemm_stock, config
+
+
+def plain_arguments(kernel: Any) -> dict[str, Any]:
+    """The arguments of a product of two matrices whose sums are stored as they are."""
+    plain: dict[str, Any] = {
+        "stride_ab": 0, "stride_bb": 0, "stride_cb": 0, "scale_a": None, "scale_b": None,
+        "args": (), "EPILOGUE": None, "INDEX": tl.int32,
+    }  # fmt: skip
+    return {name: value for name, value in plain.items() if name in kernel.arg_names}
 
 
 def source(kernel: Any, config: Config) -> ASTSource:
     """Row-major fp16 matrices whose pointers, extents and strides are multiples of 16."""
-    constants: dict[str, Any] = {**config.arguments(), "ACC": tl.float32}
+    constants: dict[str, Any] = {**config.arguments(), "ACC": tl.float32, **plain_arguments(kernel)}
     constants.update(stride_ak=1, stride_bn=1, stride_cn=1)
     signature = {
         name: "constexpr" if name in constants else "*fp16" if name.endswith("_ptr") else "i32"
@@ -103,27 +116,9 @@ def compile_kernel(kernel: Any, config: Config, target: str) -> Compiled:
         for label, pattern in _INSTRUCTIONS[backend].items()
     }
     registers, spills = (
-        _cuda_resources(compiled.asm["cubin"]) if backend == "cuda" else _hip_resources(assembly)
+        resources(compiled.asm["cubin"]) if backend == "cuda" else _hip_resources(assembly)
     )
     return Compiled([seconds], compiled.metadata.shared, counts, registers, spills, assembly)
-
-
-def _cuda_resources(cubin: bytes) -> tuple[int | None, int | None]:
-    """Registers and bytes of local memory (spills) of a thread, by cuobjdump."""
-    import tempfile
-
-    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
-        file.write(cubin)
-        file.flush()
-        try:
-            output = subprocess.run(
-                [knobs.nvidia.cuobjdump.path, "-res-usage", file.name],
-                capture_output=True, text=True, check=True,
-            ).stdout  # fmt: skip
-        except (OSError, RuntimeError, subprocess.CalledProcessError):
-            return None, None
-    found = re.search(r"REG:(\d+).*?LOCAL:(\d+)", output)
-    return (int(found[1]), int(found[2])) if found else (None, None)
 
 
 def _hip_resources(assembly: str) -> tuple[int | None, int | None]:

@@ -65,7 +65,7 @@ class HostArray:
 
 
 def check(shape: tuple[int, int, int] = SHAPE) -> dict[str, Any]:
-    """Multiply random fp16 matrices by both GEMMs and compare with float64.
+    """Multiply random fp16 matrices by the GEMMs and compare with float64.
 
     Returns:
         ok, rel_err (the larger one of ``|c - c64| / |c64|``), seconds, shape.
@@ -73,7 +73,7 @@ def check(shape: tuple[int, int, int] = SHAPE) -> dict[str, Any]:
     import triton
     import triton.language as tl
 
-    from remora.kernels.gemm_cdna import gemm_staged
+    from remora.kernels.gemm_cdna import gemm_direct, gemm_staged
     from remora.kernels.gemm_hopper import gemm_pipelined
 
     m, n, k = shape
@@ -82,12 +82,12 @@ def check(shape: tuple[int, int, int] = SHAPE) -> dict[str, Any]:
     b = random.standard_normal((k, n)).astype(np.float16)
     expected = a.astype(np.float64) @ b.astype(np.float64)
     started, errors = time.perf_counter(), {}
-    for kernel, stages in ((gemm_pipelined, 3), (gemm_staged, 2)):
+    for kernel, stages in ((gemm_pipelined, 3), (gemm_direct, 3), (gemm_staged, 2)):
         c = np.full((m, n), np.nan, np.float16)
         arrays = [HostArray(x) for x in (a, b, c)]
-        strides = [s for x in arrays for s in x.stride()]
+        strides = [s for x in arrays for s in (0, *x.stride())]
         kernel[(triton.cdiv(m, 64) * triton.cdiv(n, 64),)](
-            *arrays, m, n, k, *strides,
+            *arrays, m, n, k, *strides, None, None, (), EPILOGUE=None, INDEX=tl.int32,
             BLOCK_M=64, BLOCK_N=64, BLOCK_K=32, GROUP_M=4, STAGES=stages, ACC=tl.float32,
         )  # fmt: skip
         difference = np.linalg.norm(c.astype(np.float64) - expected) / np.linalg.norm(expected)

@@ -16,3 +16,44 @@ def tile_of(program, M, N, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, GROUP_M
     height = min(tiles_m - first, GROUP_M)
     within = program % (GROUP_M * tiles_n)
     return first + within % height, within // height
+
+
+@triton.jit
+def place_of(program, M, N, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, GROUP_M: tl.constexpr):
+    """Matrix of a batch, row and column of a program's tile; one matrix after the other."""
+    tiles = tl.cdiv(M, BLOCK_M) * tl.cdiv(N, BLOCK_N)
+    tile_m, tile_n = tile_of(program % tiles, M, N, BLOCK_M, BLOCK_N, GROUP_M)
+    return program // tiles, tile_m, tile_n
+
+
+@triton.jit
+def columns_of(acc, PARTS: tl.constexpr):
+    """The columns in 1, 2 or 4 parts; no value leaves its thread."""
+    parts = (acc,)
+    for _ in tl.static_range((PARTS > 1) + (PARTS > 2)):
+        parts = _halves_of_all(parts)
+    return parts
+
+
+@triton.jit
+def _halves_of_all(parts):
+    halves = halves_of(parts[0])
+    if len(parts) == 2:
+        halves = halves + halves_of(parts[1])
+    return halves
+
+
+@triton.jit
+def halves_of(acc):
+    """The left and the right columns; no value leaves its thread."""
+    ROWS: tl.constexpr = acc.shape[0]
+    COLUMNS: tl.constexpr = acc.shape[1] // 2
+    return tl.split(tl.permute(tl.reshape(acc, (ROWS, 2, COLUMNS)), (0, 2, 1)))
+
+
+@triton.jit
+def joined(left, right):
+    """What ``halves_of`` gave, in one."""
+    ROWS: tl.constexpr = left.shape[0]
+    COLUMNS: tl.constexpr = left.shape[1] * 2
+    return tl.reshape(tl.permute(tl.join(left, right), (0, 2, 1)), (ROWS, COLUMNS))

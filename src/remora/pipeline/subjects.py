@@ -110,8 +110,9 @@ class CompiledPass:
 
 @dataclass(frozen=True)
 class StockRef(CompiledPass):
-    """A stock pass by name, with arguments: see ``stock``."""
+    """A stock pass by name, with arguments: see ``stock``. ``trigger`` as of ``PassRef``."""
 
+    trigger: str = ""
     kind: ClassVar[str] = "stock"
 
     def adder(self) -> Callable[..., Any]:

@@ -19,6 +19,12 @@ from remora.tlx.barriers import (
     named_barrier_arrive,
     named_barrier_wait,
 )
+from remora.tlx.buffer_ops import (
+    buffer_atomic_add,
+    buffer_load,
+    buffer_load_to_local,
+    buffer_store,
+)
 from remora.tlx.buffers import dtype_of, local_alloc, local_load, local_store, local_view
 from remora.tlx.bulk import async_store
 from remora.tlx.clusters import (
@@ -46,7 +52,23 @@ from remora.tlx.device_descriptors import (
 )
 from remora.tlx.dots import async_dot, async_dot_wait
 from remora.tlx.gathers import local_gather, local_scatter
+from remora.tlx.hints import (
+    amd_iglp_opt,
+    amd_register_class_anchor,
+    amd_register_resident,
+    amd_sched_barrier,
+    amd_sched_group_barrier,
+    amd_setprio,
+    assume_uniform,
+    rematerialized_range,
+)
 from remora.tlx.launch import Config, in_clusters, jit
+from remora.tlx.launch_control import (
+    CLCPipelineContext,
+    clc_consumer,
+    clc_create_context,
+    clc_producer,
+)
 from remora.tlx.layouts import (
     amd_mfma_layout,
     assert_same_layout,
@@ -66,6 +88,11 @@ from remora.tlx.layouts import (
     tensor_memory_scales_layout_encoding,
     zeros,
 )
+from remora.tlx.mfma import amd_mfma_commit, amd_scheduled_mfma, extract_slice
+from remora.tlx.predicates import warp_predicate
+from remora.tlx.scaled import _to_mxfp8_block as _to_mxfp8_block
+from remora.tlx.scaled import async_dot_scaled
+from remora.tlx.stages import warp_pipeline_stage
 from remora.tlx.storage import (
     StorageType,
     reuse_group,
@@ -76,6 +103,7 @@ from remora.tlx.storage import (
     storage_alias_spec_value,
 )
 from remora.tlx.tasks import async_task, async_task_replica_id, async_tasks
+from remora.tlx.tcgen05 import tcgen05_commit, tmem_copy
 from remora.tlx.types import (
     async_token,
     buffered_tensor,
@@ -93,24 +121,36 @@ from remora.tlx.utilities import (
     stoch_round,
     thread_id,
     vote_ballot_sync,
+    warp_all,
     warp_any,
     warp_redux,
 )
 from remora.tlx.views import local_reinterpret, local_slice, local_trans, subslice
-from remora.tlx_plugin import plugin
+from remora.tlx_plugin import plugin, products_in_flight, wait_for_each_product
 
 __all__ = [
+    "CLCPipelineContext",
     "Config",
     "alloc_barriers",
     "alloc_warp_barrier",
     "allocate_tensor_descriptor",
+    "amd_iglp_opt",
+    "amd_mfma_commit",
     "amd_mfma_layout",
+    "amd_register_class_anchor",
+    "amd_register_resident",
+    "amd_sched_barrier",
+    "amd_sched_group_barrier",
+    "amd_scheduled_mfma",
+    "amd_setprio",
     "assert_same_layout",
+    "assume_uniform",
     "async_descriptor_load",
     "async_descriptor_prefetch_tensor",
     "async_descriptor_store",
     "async_descriptor_store_wait",
     "async_dot",
+    "async_dot_scaled",
     "async_dot_wait",
     "async_load",
     "async_load_commit_group",
@@ -125,13 +165,21 @@ __all__ = [
     "barrier_arrive",
     "barrier_expect_bytes",
     "barrier_wait",
+    "buffer_atomic_add",
+    "buffer_load",
+    "buffer_load_to_local",
+    "buffer_store",
     "buffered_tensor",
+    "clc_consumer",
+    "clc_create_context",
+    "clc_producer",
     "clock64",
     "cluster_barrier",
     "cluster_cta_rank",
     "cluster_size_1d",
     "dot_operand_layout",
     "dtype_of",
+    "extract_slice",
     "fence",
     "fence_async_shared",
     "fence_mbarrier_init_cluster",
@@ -160,8 +208,10 @@ __all__ = [
     "padded_shared_layout_encoding",
     "plugin",
     "prefetch",
+    "products_in_flight",
     "reinterpret_tensor_descriptor",
     "release_layout",
+    "rematerialized_range",
     "remote_mbarrier",
     "remote_shmem_store",
     "remote_view",
@@ -183,12 +233,18 @@ __all__ = [
     "subslice",
     "swizzled_layout",
     "swizzled_shared_layout_encoding",
+    "tcgen05_commit",
     "tensor_descriptor_ptr",
     "tensor_memory_layout_encoding",
     "tensor_memory_scales_layout_encoding",
     "thread_id",
+    "tmem_copy",
     "vote_ballot_sync",
+    "wait_for_each_product",
+    "warp_all",
     "warp_any",
+    "warp_pipeline_stage",
+    "warp_predicate",
     "warp_redux",
     "zeros",
 ]

@@ -141,12 +141,13 @@ def _view(name: str, **words: Any) -> ModuleType:
 
 def _views() -> dict[str, ModuleType]:
     """The views, by the name of the module they stand for."""
-    from remora.tlx.launch import Config, jit
+    from remora.tlx.launch import Config, autotune, jit
 
-    autotuner = _view("triton.runtime.autotuner", Config=Config)
+    tuning = {"Config": Config, "autotune": autotune}
+    autotuner = _view("triton.runtime.autotuner", **tuning)
     jit_module = _view("triton.runtime.jit", jit=jit)
-    runtime = _view("triton.runtime", Config=Config, autotuner=autotuner, jit=jit_module)
-    triton = _view("triton", Config=Config, jit=jit, runtime=runtime)
+    runtime = _view("triton.runtime", **tuning, autotuner=autotuner, jit=jit_module)
+    triton = _view("triton", **tuning, jit=jit, runtime=runtime)
     return {view.__name__: view for view in (triton, runtime, autotuner, jit_module)}
 
 

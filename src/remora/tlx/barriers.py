@@ -29,8 +29,12 @@ def require_barriers(call: Call) -> None:
 
 
 def barrier(call: Call, name: str, value: Any) -> Any:
-    """Check that an argument is one barrier, not an allocation of several."""
+    """Check that an argument is one barrier; an allocation of one stands for it."""
+    from remora.tlx.buffers import local_view  # which needs barriers
+
     given = call.handle(name, value, BarrierType)
+    if given.type.num == 1:
+        return local_view(given, 0, _semantic=call.semantic, _generator=call.generator)
     if given.type.num:
         call.fail(
             WrongType,
@@ -213,13 +217,14 @@ class Barrier:
     phases: how many have completed. pending: arrivals that the current one lacks.
     bytes: bytes of copies that it expects still.
     queue: the machine's queue of the copies that complete it; each is a group.
+    commits: arrivals that follow products of Blackwell's matrix unit, in flight.
     """
 
     def __init__(self, count: int, queue: str, where: str) -> None:
         self.count = self.pending = count
         self.queue = queue
         self.where = where
-        self.phases = self.bytes = self.in_flight = 0
+        self.phases = self.bytes = self.in_flight = self.commits = 0
 
     def arrive(self, count: int = 1) -> None:
         """Count arrivals."""
@@ -252,10 +257,13 @@ class Barrier:
         self.in_flight += 1
 
     def wait(self, machine: Machine, parity: int) -> None:
-        """Make copies happen, in order, until the phase of that parity has completed."""
-        while self.phases % 2 == parity and self.in_flight:
-            self.in_flight -= 1
-            machine.wait(self.queue, self.in_flight)
+        """Make copies and products happen, in order, until the phase of that parity is complete."""
+        while self.phases % 2 == parity and (self.in_flight or self.commits):
+            if self.in_flight:
+                self.in_flight -= 1
+                machine.wait(self.queue, self.in_flight)
+            else:
+                machine.happen("tcgen05")
         if self.phases % 2 == parity:
             machine.call.fail(
                 WaitNeverEnds,

@@ -21,7 +21,18 @@ from remora.errors import (
 )
 from remora.tlx.layouts import register_text, shared_text
 from remora.tlx.storage import LOWERED_IN, Placement, Storage, StorageType
-from remora.tlx.types import BarrierType, BufferType, TokenType, storage_kind
+from remora.tlx.tensor_memory import check_matrix, require_groups, tensor_text
+from remora.tlx.types import (
+    COLUMN_BYTES,
+    LANES,
+    BarrierType,
+    BufferType,
+    TokenType,
+    are_scales,
+    bits,
+    columns,
+    storage_kind,
+)
 
 DTYPES = {
     str(t): t
@@ -33,14 +44,24 @@ DTYPES = {
 }  # fmt: skip
 
 
-def view(call: Call, name: str, value: Any) -> Any:
-    """Check that an argument is one buffer, not an allocation of several."""
-    buffer = call.handle(name, value, BufferType)
+def view(call: Call, name: str, value: Any, *, tensor_memory: bool = False) -> Any:
+    """Check that an argument is one buffer, not an allocation of several.
+
+    tensor_memory: whether it may be in tensor memory.
+    """
+    buffer: Any = call.handle(name, value, BufferType)
     if buffer.type.num:
         call.fail(
             WrongType,
             f"{name} has to be one buffer, it is {buffer.type}",
             hint="take one with tlx.local_view(buffers, i)",
+        )
+    if buffer.type.in_tensor_memory and not tensor_memory:
+        call.fail(
+            WrongType,
+            f"{name} has to be in shared memory, it is {buffer.type}",
+            hint="tlx.local_load, tlx.local_store, tlx.tmem_copy and tlx.async_dot reach tensor "
+            "memory",
         )
     return buffer
 
@@ -67,14 +88,15 @@ def local_alloc(
     layout: Any = None,
     reuse: Any = None,
 ) -> Any:
-    """``num`` buffers of a shape in shared memory.
+    """``num`` buffers of a shape in shared memory, or in Blackwell's tensor memory.
 
     Args:
-        shape: constant, every extent a power of two.
+        shape: constant, every extent a power of two. In tensor memory (M, N), M 64 or 128:
+            a row in a lane, N elements of it in columns of 4 bytes, of which there are 512.
         dtype: the element type.
         num: how many, constant, at least 1.
-        storage: ``storage_kind.smem``.
-        layout: a shared layout, of one buffer; None: it follows from the uses.
+        storage: ``storage_kind.smem`` or ``storage_kind.tmem``.
+        layout: of one buffer in its memory; None: it follows from the uses.
         reuse: a ``storage_alias_spec``, or an allocation over whose memory this one is to lie,
             from its first byte on; each name has a layout of its own.
 
@@ -105,18 +127,25 @@ def local_alloc(
             f"storage has to be a tlx.storage_kind, it is {storage!r}",
             hint="use tlx.storage_kind.smem",
         )
-    if storage is not storage_kind.smem:
+    if storage is storage_kind.smemCluster:
         call.fail(
             UnsupportedByTarget,
             f"buffers in {storage.name} are not to be had on {call.target}",
             hint="use tlx.storage_kind.smem",
         )
-    kind = BufferType(extents, dtype, count)
-    text = shared_text(call, layout, extents, dtype)
+    kind = BufferType(extents, dtype, count, storage)
+    named: dict[str, Any] = {}
+    if kind.in_tensor_memory:
+        check_matrix(call, kind)
+        named["storage"] = storage.value
+        text = tensor_text(call, layout, kind)
+    else:
+        text = shared_text(call, layout, extents, dtype)
+    if text:
+        named["layout"] = text
     return call.emit(
-        _reused(call, reuse, kind), [kind],
-        shape=extents, dtype=str(dtype), num=count, **({"layout": text} if text else {}),
-    )  # fmt: skip
+        _reused(call, reuse, kind), [kind], shape=extents, dtype=str(dtype), num=count, **named
+    )
 
 
 def _reused(call: Call, reuse: Any, kind: BufferType) -> list[Any]:
@@ -130,6 +159,12 @@ def _reused(call: Call, reuse: Any, kind: BufferType) -> list[Any]:
             f"reuse has to be an allocation, it is {other.type}",
             hint="give what tlx.local_alloc or tlx.storage_alias_spec returned",
         )
+    if other.type.storage is not kind.storage:  # type: ignore[attr-defined]
+        call.fail(
+            WrongType,
+            f"the allocation is to be in {kind.storage.name}, what it reuses is {other.type}",
+            hint="one memory: give both the same storage",
+        )
     if isinstance(other.type, BufferType) and kind.bytes > other.type.bytes:
         call.fail(
             StorageTooSmall,
@@ -140,15 +175,24 @@ def _reused(call: Call, reuse: Any, kind: BufferType) -> list[Any]:
 
 
 class Buffers:
-    """An allocation under the reference meaning: poisoned until it is written."""
+    """An allocation under the reference meaning: poisoned until it is written.
+
+    lanes: as of ``Storage``.
+    """
+
+    lanes = 1
 
     def __init__(self, shape: tuple[int, ...], dtype: Any, num: int) -> None:
         self.kind = numpy_dtype(dtype)
         self.shape, self.num = shape, num
-        self.size = math.prod(shape) * self.kind.itemsize
+        self.size = self._bytes(dtype)
         self.storage: Storage | None = None
         # All ones: NaN in every floating-point type, -1 in integers.
         self.lie(np.full(num * self.size, 0xFF, np.uint8), Placement(0, 0, self.size, 1))
+
+    def _bytes(self, dtype: Any) -> int:
+        """Bytes of one buffer."""
+        return math.prod(self.shape) * self.kind.itemsize
 
     def lie(self, memory: np.ndarray[Any, Any], placement: Placement) -> None:
         """Lie over memory, from now on."""
@@ -176,6 +220,37 @@ class Buffers:
         return f"{self.num} buffers of {'x'.join(map(str, self.shape))} {self.kind}"
 
 
+class TensorBuffers(Buffers):
+    """An allocation in tensor memory: a row of a matrix is in one lane.
+
+    Scales lie in memory of their own, which nothing else reads.
+    """
+
+    lanes = LANES
+
+    def _bytes(self, dtype: Any) -> int:
+        self._scales: list[Any] | None = None
+        if are_scales(dtype):
+            whole = (self.num, *self.shape)
+            self._scales = list(np.full(whole, 0xFF, np.uint8).view(self.kind))
+        return columns(self.shape, bits(dtype), are_scales(dtype)) * COLUMN_BYTES
+
+    def __getitem__(self, index: int) -> np.ndarray[Any, Any]:
+        if self._scales is not None:
+            scales: np.ndarray[Any, Any] = self._scales[index]
+            return scales
+        start = self._placement.start(index, self.size) // LANES
+        rows, length = self.shape
+        lanes = self._memory.reshape(LANES, -1)[:rows, start:][:, : length * self.kind.itemsize]
+        return lanes.view(self.kind)
+
+    def reread(self, shape: tuple[int, ...], dtype: Any, num: int) -> Any:
+        """The same columns as other buffers, or as one (``num`` is 0)."""
+        read = TensorBuffers(shape, dtype, max(num, 1))
+        read.lie(self._memory, replace(self._placement, stride=read.size, group=1))
+        return read if num else read[0]
+
+
 @local_alloc.reference
 def _alloc(
     machine: Machine,
@@ -185,15 +260,17 @@ def _alloc(
     dtype: str,
     num: int,
     layout: str | None = None,
+    storage: str = "smem",
 ) -> Buffers:
-    buffers = Buffers(shape, DTYPES[dtype], num)
+    made = TensorBuffers if storage == "tmem" else Buffers
+    buffers = made(shape, DTYPES[dtype], num)
     if reuse is None:
         return buffers
     if isinstance(reuse, Storage):
         reuse.add(machine, buffers)
         return buffers
     if reuse.storage is None:
-        Storage(reuse.num * reuse.size).add(machine, reuse)
+        Storage(reuse.num * reuse.size, reuse.lanes).add(machine, reuse)
     reuse.storage.add(machine, buffers, over=reuse)
     return buffers
 
@@ -243,7 +320,8 @@ def _view(machine: Machine, buffers: Any, index: Any) -> Any:
 @op("tlx.local_store", lowered_in=LOWERED_IN)
 def local_store(call: Call, dst: Any, src: Any) -> Any:
     """Store a tensor into a buffer of its shape and dtype."""
-    buffer = view(call, "dst", dst)
+    buffer = view(call, "dst", dst, tensor_memory=True)
+    require_groups(call, buffer)
     value = call.tensor("src", src, shape=buffer.shape)
     if value.dtype != buffer.dtype:
         call.fail(
@@ -276,22 +354,28 @@ def local_load(
         src: one buffer.
         token: of a copy or a wait; only says what the load comes after.
         layout: of the tensor; None: it follows from the uses.
-        relaxed, rematerialize_coordinates, rematerialize_coordinates_group: no effect here.
+        relaxed: constant. True: the author's waits keep apart what copies write and what this
+            load reads, in both directions: on CDNA the compiler may leave out barriers there.
+        rematerialize_coordinates, rematerialize_coordinates_group: no effect here.
 
     Returns:
         a tensor of the buffer's shape and dtype.
     """
-    buffer = view(call, "src", src)
+    buffer = view(call, "src", src, tensor_memory=True)
+    require_groups(call, buffer)
     if tl._unwrap_if_constexpr(token) is not None:
         call.handle("token", token, TokenType)
-    call.constant("relaxed", relaxed, bool)
     text = register_text(call, layout, buffer.shape)
-    named = {"layout": text} if text else {}
+    named: dict[str, Any] = {"layout": text} if text else {}
+    if call.constant("relaxed", relaxed, bool):
+        named["relaxed"] = True
+    if not call.interpreted and getattr(call.semantic.builder.options, "kpack", 1) > 1:
+        named["kpack"] = call.semantic.builder.options.kpack
     return call.emit([buffer], [tl.block_type(buffer.dtype, list(buffer.shape))], **named)
 
 
 @local_load.reference
-def _load(machine: Machine, buffer: Any) -> np.ndarray[Any, Any]:
+def _load(machine: Machine, buffer: Any, relaxed: bool = False) -> np.ndarray[Any, Any]:
     machine.touch(reads=[buffer])
     copy: np.ndarray[Any, Any] = buffer.copy()
     return copy

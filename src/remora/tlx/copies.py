@@ -80,7 +80,7 @@ def async_load(
             hint="a copy fills a whole buffer",
         )
     volatile = call.constant("is_volatile", is_volatile, bool)
-    mask, other = _masked(call, buffer, mask, other)
+    mask, other = masked(call, buffer.shape, buffer.dtype, mask, other)
     # Triton's own load carries pointers, mask and policy to the lowering; it is
     # volatile so that no stock pass moves or merges it.
     loaded = tl.load(
@@ -101,8 +101,10 @@ def _bulk(
     return Call(bulk_load, call.semantic, call.generator).emit(operands, [TokenType()])
 
 
-def _masked(call: Call, buffer: Any, mask: Any, other: Any) -> tuple[Any, Any]:
-    """Check mask and other: each fits the buffer."""
+def masked(
+    call: Call, whole: tuple[int, ...], dtype: Any, mask: Any, other: Any
+) -> tuple[Any, Any]:
+    """Check mask and other of a load of a shape and dtype: each fits."""
     mask, other = tl._unwrap_if_constexpr(mask), tl._unwrap_if_constexpr(other)
     if mask is None:
         if other is not None:
@@ -113,21 +115,21 @@ def _masked(call: Call, buffer: Any, mask: Any, other: Any) -> tuple[Any, Any]:
             )
         return None, None
     mask = call.tensor("mask", mask, dtypes=(tl.int1,))
-    if isinstance(other, int) and buffer.dtype.is_floating():
+    if isinstance(other, int) and dtype.is_floating():
         other = float(other)  # Triton converts no integer to fp8
     for name, value in (("mask", mask), ("other", other)):
         if not isinstance(value, tl.tensor):
             continue
         shape = tuple(tl._unwrap_if_constexpr(d) for d in value.shape)
         # A scalar fits every shape.
-        fits = len(shape) == len(buffer.shape) and all(
-            d in (1, extent) for d, extent in zip(shape, buffer.shape, strict=True)
+        fits = len(shape) == len(whole) and all(
+            d in (1, extent) for d, extent in zip(shape, whole, strict=True)
         )
         if shape and not fits:
             call.fail(
                 WrongShape,
-                f"{name} is of shape {shape}, the buffer of {buffer.shape}",
-                hint="each extent has to be the buffer's, or 1",
+                f"{name} is of shape {shape}, what is loaded of {whole}",
+                hint="each extent has to be that of what is loaded, or 1",
             )
     return mask, other
 

@@ -11,6 +11,7 @@ from remora.dsl import Call, describe, op
 from remora.dsl.reference import Machine
 from remora.errors import UnsupportedByTarget, WrongDtype, WrongShape, WrongType
 from remora.tlx.buffers import LOWERED_IN, view
+from remora.tlx.tcgen05 import is_tensor_product, product
 from remora.tlx.types import bits
 
 _QUEUE = "wgmma"
@@ -69,27 +70,41 @@ def async_dot(
     input_precision: Any = None,
     out_dtype: Any = tl.float32,
 ) -> Any:
-    """``A @ B + acc``, asynchronously, on the warp group's matrix unit (wgmma).
+    """``A @ B + acc``, asynchronously: Hopper's wgmma, Blackwell's tcgen05.
 
     Args:
-        A: (M, K) in a buffer, or in registers (a tensor).
-        B: (K, N) in a buffer.
-        acc: (M, N); zeros where it is left out.
+        A: (M, K) in a buffer; on Hopper also in registers (a tensor), on Blackwell also in
+            tensor memory.
+        B: (K, N) in a buffer in shared memory.
+        acc: (M, N). On Hopper a tensor, zeros where it is left out; on Blackwell a buffer in
+            tensor memory, which becomes the sum.
         use_acc: a boolean, constant or not: False leaves ``acc`` out of the sum.
-        pred, mBarriers, two_ctas: Blackwell's; None, None and False here.
-        force_async: no effect: the product is always asynchronous here.
+        pred: Blackwell's: a boolean; False: nothing happens.
+        mBarriers: Blackwell's: barriers, at each of which one arrival follows the product, and
+            all those before it in the task.
+        two_ctas: Blackwell's, constant: one product of two CTAs of a cluster, of even rank and
+            the next: each has its rows of A and acc, and half of B's columns. The first one's
+            is the product; its barriers are both CTAs'.
+        force_async: Blackwell's, constant: without barriers the product is done when it
+            returns, unless this is True: ``tcgen05_commit`` says when it is.
         input_precision: "tf32" for fp32 operands; no other is to be had.
-        out_dtype: of the sum where ``acc`` is left out.
+        out_dtype: Hopper's: of the sum where ``acc`` is left out.
 
     Returns:
-        the sum, (M, N). Nothing may read it before ``async_dot_wait``.
+        On Hopper the sum, (M, N): nothing may read it before ``async_dot_wait``. On Blackwell
+        ``acc``.
 
-    M is a multiple of 64, N of 8, K of 32 bytes. Operands: fp16, bf16, fp32 (as
+    Hopper: M is a multiple of 64, N of 8, K of 32 bytes. Operands: fp16, bf16, fp32 (as
     tf32), fp8e4nv, fp8e5, int8, both of one type (fp8 may mix).
+    Blackwell: M is 64 or 128, N a multiple of 8 or 16, K of 32 bytes; no int8.
     """
+    if is_tensor_product(call, acc):
+        return product(
+            call, A, B, acc, use_acc, pred, mBarriers, two_ctas, force_async, input_precision
+        )
     call.require_target(
         "cuda:90",
-        reason="asynchronous products of a warp group are Hopper's (wgmma)",
+        reason="asynchronous products are Hopper's (wgmma) and Blackwell's (tcgen05)",
         instead="load both operands with tlx.local_load and use tl.dot",
     )
     for name, value in (("pred", pred), ("mBarriers", mBarriers)):
@@ -225,8 +240,9 @@ def async_dot_wait(call: Call, pendings: Any, x: Any) -> Any:
     """
     call.require_target(
         "cuda:90",
-        reason="asynchronous products of a warp group are Hopper's (wgmma)",
-        instead="tl.dot is done when it returns; leave the wait out",
+        reason="a wait for products in registers is Hopper's (wgmma)",
+        instead="on Blackwell wait for a barrier of async_dot's mBarriers, with "
+        "tlx.barrier_wait; tl.dot is done when it returns",
     )
     count = call.constant("pendings", pendings)
     if count < 0:

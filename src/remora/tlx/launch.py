@@ -14,12 +14,14 @@ import copy
 import functools
 import math
 import re
+import warnings
 from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Any
 
 import triton
 from triton import knobs
+from triton import language as tl
 from triton.runtime import driver
 
 from remora.errors import KernelArgumentError, PipelineError, UnsupportedByTarget
@@ -27,6 +29,10 @@ from remora.pipeline import Pipeline, attach
 
 #: The launch option.
 OPTION = "ctas_per_cga"
+
+# Existing kernels with cluster launch control give it; it has no effect here: a grid without
+# clusters is one of clusters of one CTA.
+_LAUNCH_CLUSTER = "launch_cluster"
 
 #: The most CTAs of a cluster that every target has (CUDA C++ Programming Guide: portable).
 MOST_CTAS = 8
@@ -63,6 +69,18 @@ def in_clusters(size: Size) -> Pipeline:
     fixed = functools.partial(_with_size, size=size)
     name = "x".join(map(str, size))
     return Pipeline(f"clusters of {name} CTAs").override("ptx", fixed)
+
+
+def cluster_in_force() -> Size:
+    """The size of the clusters that a kernel is being compiled for, or runs in on a CPU."""
+    from remora.pipeline.active import active
+
+    for edit in (e for p in reversed(active.pipelines()) for e in p.edits):
+        given = edit.subject
+        if isinstance(given, functools.partial) and given.func is _with_size:
+            size: Size = given.keywords["size"]
+            return size
+    return reference_cluster.get()
 
 
 def _with_size(text: str, compile_: Callable[[str], str], size: Size) -> str:
@@ -111,6 +129,26 @@ class Config(triton.Config):
         return size
 
 
+def autotune(configs: Any, key: Any, *args: Any, **kwargs: Any) -> Any:
+    """``triton.autotune``, which on every release leaves out keys that the kernel does not have.
+
+    Triton 3.9 refuses them, releases before did not; existing kernels have some.
+    """
+
+    def tuned(kernel: Any) -> Any:
+        unknown = [name for name in key if name not in kernel.arg_names]
+        if unknown:
+            warnings.warn(
+                f"{kernel.__name__} has no arguments {', '.join(unknown)}: the autotuner's key is "
+                "without them",
+                stacklevel=2,
+            )
+        known = [name for name in key if name not in unknown]
+        return triton.autotune(configs, known, *args, **kwargs)(kernel)
+
+    return tuned
+
+
 def jit(fn: Any = None, **options: Any) -> Any:
     """``triton.jit``; the kernel takes the launch option ``ctas_per_cga``."""
     if fn is None:
@@ -130,7 +168,12 @@ def _clustered(stock: Any) -> Any:
     """The class of functions, compiled or interpreted, that know the option."""
 
     class Clustered(stock):  # type: ignore[misc]
+        def get_capture_scope(self) -> dict[str, Any]:
+            # Existing kernels annotate variables as tuples, a name that stock Triton lacks.
+            return {"tuple": tl.tuple, **super().get_capture_scope()}
+
         def run(self, *args: Any, **kwargs: Any) -> Any:
+            kwargs.pop(_LAUNCH_CLUSTER, None)
             value = kwargs.pop(OPTION, None)
             if value is None:
                 return super().run(*args, **kwargs)

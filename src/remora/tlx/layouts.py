@@ -457,6 +457,21 @@ class tensor_memory_layout_encoding(layout_encoding):
         """Itself."""
         return self
 
+    def text(self, shape: tuple[int, ...]) -> str:
+        """The MLIR attribute for a matrix of a shape."""
+        s: Any = self
+        _one_cta("the layout", s.CTASplitM, s.CTASplitN)
+        _check(
+            s.blockM == shape[0] and _is_power(s.blockN) and s.blockN <= shape[1],
+            f"blocks of {s.blockM} by {s.blockN} are none of a matrix of {shape}",
+            "give blockM all rows, and blockN columns that divide it",
+        )
+        _check(s.colStride in (1, 2, 4), f"colStride is {s.colStride}", "give 1, 2 or 4")
+        return (
+            f"#ttng.tensor_memory_encoding<blockM = {s.blockM}, blockN = {s.blockN}, "
+            f"colStride = {s.colStride}>"
+        )
+
 
 class tensor_memory_scales_layout_encoding(layout_encoding):
     """The layout of scales in Blackwell's tensor memory."""
@@ -470,6 +485,12 @@ class tensor_memory_scales_layout_encoding(layout_encoding):
         """Of one CTA."""
         return cls()
 
+    def text(self, shape: tuple[int, ...]) -> str:
+        """The MLIR attribute."""
+        s: Any = self
+        _one_cta("the layout", s.CTASplitM, s.CTASplitN)
+        return "#ttng.tensor_memory_scales_encoding<>"
+
 
 def shared_text(call: Call, layout: Any, shape: tuple[int, ...], dtype: Any) -> str | None:
     """The MLIR text of a shared layout that was given; None where none was."""
@@ -479,8 +500,8 @@ def shared_text(call: Call, layout: Any, shape: tuple[int, ...], dtype: Any) -> 
     if isinstance(layout, (tensor_memory_layout_encoding, tensor_memory_scales_layout_encoding)):
         call.fail(
             UnsupportedByTarget,
-            f"{layout} is a layout of Blackwell's tensor memory",
-            hint="leave layout out: it follows from the uses",
+            f"{layout} is a layout of Blackwell's tensor memory, the buffer is in shared memory",
+            hint="leave layout out: it follows from the uses; or storage=tlx.storage_kind.tmem",
         )
     if not isinstance(layout, (shared_layout_encoding, swizzled_layout)):
         call.fail(

@@ -8,10 +8,16 @@ from typing import Any
 from triton.runtime.errors import OutOfResources
 
 from remora import host
-from remora.errors import OutOfSharedMemory
+from remora.errors import OutOfSharedMemory, OutOfTensorMemory
+from remora.tlx.tensor_memory import COLUMNS
+from remora.tlx.types import columns
 
 _ALLOCATION = re.compile(
     r'"ttg\.local_alloc"\(\).* -> !ttg\.memdesc<((?:\d+x)+)(\w+), .*? loc\((.*)\)$', re.MULTILINE
+)
+
+_MATRICES = re.compile(
+    r'"ttng\.tmem_alloc"\(\).* -> !ttg\.memdesc<((?:\d+x)+\w+), .*? loc\((.*)\)$', re.MULTILINE
 )
 
 
@@ -24,6 +30,66 @@ class TlxOutOfSharedMemory(OutOfSharedMemory, OutOfResources):
     required = 0
     limit = 0
     name = "shared memory"
+
+
+class TlxOutOfTensorMemory(OutOfTensorMemory, OutOfResources):
+    """``OutOfTensorMemory`` that Triton's autotuner knows, as ``TlxOutOfSharedMemory``.
+
+    required, limit: columns.
+    """
+
+    required = 0
+    limit = COLUMNS
+    name = "tensor memory"
+
+
+def check_memory(text: str, metadata: dict[str, Any]) -> None:
+    """Refuse a kernel whose buffers exceed the target's shared or tensor memory.
+
+    Args:
+        text, metadata: as of ``check_shared_memory``.
+
+    Raises:
+        TlxOutOfSharedMemory, TlxOutOfTensorMemory: with what each buffer takes, and the sum.
+    """
+    check_tensor_memory(text, metadata)
+    check_shared_memory(text, metadata)
+
+
+def check_tensor_memory(text: str, metadata: dict[str, Any]) -> None:
+    """Refuse a kernel whose buffers exceed the 512 columns of tensor memory.
+
+    Args:
+        text: the TTGIR that was lowered, in the generic form.
+        metadata: the compilation's; ``tmem_size`` is the columns that the program needs.
+
+    Raises:
+        TlxOutOfTensorMemory: with each buffer's columns, and their sum.
+    """
+    needed = metadata.get("tmem_size") or 0
+    if needed <= COLUMNS:
+        return
+    found = [(_columns(kind), kind, _place(location)) for kind, location in _MATRICES.findall(text)]
+    rows = [f"    {taken:>5} columns  {kind}  {place}" for taken, kind, place in found]
+    total = sum(taken for taken, _, _ in found)
+    error = TlxOutOfTensorMemory(
+        f"the kernel needs {max(total, needed)} columns of tensor memory, there are {COLUMNS}\n"
+        + "\n".join(rows)
+        + f"\n    {total:>5} columns  in all; the rest is between them",
+        where=f"the largest buffer: {max(found)[2]}" if found else "",
+        hint="fewer buffers (num), smaller tiles, or buffers over each other: "
+        "tlx.local_alloc(..., reuse=...)",
+    )
+    error.required = needed
+    raise error
+
+
+def _columns(kind: str) -> int:
+    """Columns of the buffers that a type of tensor memory is of."""
+    *extents, element = kind.split("x")
+    width = int((re.findall(r"\d+", element) or ["64"])[0])
+    num, rows, length = (1, *map(int, extents))[-3:]
+    return num * columns((rows, length), width, scales=element == "i8")
 
 
 def check_shared_memory(text: str, metadata: dict[str, Any]) -> None:

@@ -13,7 +13,8 @@ from triton.language import core as tl
 from remora.dsl import Call, Handle, HandleType, op
 from remora.dsl.reference import Machine
 from remora.errors import StorageTooSmall, UnsupportedByTarget, WrongShape, WrongType
-from remora.tlx.types import buffered_tensor, storage_kind
+from remora.tlx.targets import require_tensor_memory
+from remora.tlx.types import LANES, buffered_tensor, storage_kind
 
 LOWERED_IN = "remora.tlx.lower"
 
@@ -124,7 +125,7 @@ class storage_alias_spec_value(Handle):
     @property
     def storage(self) -> storage_kind:
         """Where the memory is."""
-        return storage_kind.smem
+        return self.type.storage
 
     @property
     def buffer_size_bytes(self) -> int | None:
@@ -142,20 +143,24 @@ class storage_alias_spec_value(Handle):
 class StorageType(HandleType):
     """The type of memory that several allocations lie over.
 
-    bytes: as many as there may be; None: as many as it takes.
+    bytes: as many as there may be; None: as many as it takes. A column of tensor memory
+    counts as 512.
+    storage: shared memory, or tensor memory.
     """
 
     bytes: int | None
+    storage: storage_kind = storage_kind.smem
     noun: ClassVar[str] = "a storage_alias_spec"
     source: ClassVar[str] = "tlx.storage_alias_spec gives one"
     value_class: ClassVar[type[Handle]] = storage_alias_spec_value
 
     def __str__(self) -> str:
-        return "a storage_alias_spec" + (f" of {self.bytes} bytes" if self.bytes else "")
+        where = " in tensor memory" * (self.storage is storage_kind.tmem)
+        return f"a storage_alias_spec{f' of {self.bytes} bytes' if self.bytes else ''}{where}"
 
     def mangle(self) -> str:
         """See ``HandleType``."""
-        return f"Storage{self.bytes or ''}"
+        return f"Storage{self.bytes or ''}{self.storage.value}"
 
 
 @op("tlx.storage_alias_spec", lowered_in=LOWERED_IN)
@@ -165,16 +170,19 @@ def storage_alias_spec(
     """Memory for several allocations, made with ``local_alloc(..., reuse=spec)``.
 
     Args:
-        storage: ``storage_kind.smem``.
-        buffer_size_bytes: constant: bytes in all; None: as many as the allocations take.
+        storage: ``storage_kind.smem`` or ``storage_kind.tmem``.
+        buffer_size_bytes: constant: bytes in all, 512 for a column of tensor memory; None: as
+            many as the allocations take.
 
     All allocations begin at the first byte, unless ``spec.set_buffer_overlap`` says otherwise.
     """
     storage = tl._unwrap_if_constexpr(storage)
-    if storage is not storage_kind.smem:
+    if storage is storage_kind.tmem:
+        require_tensor_memory(call)
+    elif storage is not storage_kind.smem:
         call.fail(
             UnsupportedByTarget if isinstance(storage, storage_kind) else WrongType,
-            f"storage has to be tlx.storage_kind.smem on {call.target}, it is {storage!r}",
+            f"storage has to be tlx.storage_kind.smem or tmem, it is {storage!r}",
             hint="use tlx.storage_kind.smem",
         )
     size = tl._unwrap_if_constexpr(buffer_size_bytes)
@@ -186,7 +194,7 @@ def storage_alias_spec(
                 f"buffer_size_bytes has to be at least 1, it is {size}",
                 hint="leave it out: the allocations say how many it takes",
             )
-    return call.emit([], [StorageType(size)], bytes=size)
+    return call.emit([], [StorageType(size, storage)], bytes=size, storage=storage.value)
 
 
 @op("tlx.set_buffer_overlap", lowered_in=LOWERED_IN)
@@ -363,10 +371,14 @@ def check_size(
 
 
 class Storage:
-    """Memory of several allocations under the reference meaning: poisoned until it is written."""
+    """Memory of several allocations under the reference meaning: poisoned until it is written.
 
-    def __init__(self, limit: int | None) -> None:
-        self.limit = limit
+    limit: its bytes, if the author gave them. lanes: those of the memory; each has its bytes in
+    a row.
+    """
+
+    def __init__(self, limit: int | None, lanes: int) -> None:
+        self.limit, self.lanes = limit, lanes
         self.tree: Tree | None = None
         self.members: list[Any] = []
         self.blocks: list[np.ndarray[Any, Any]] = []
@@ -384,16 +396,18 @@ class Storage:
         laid = plan([(m.size, m.num) for m in self.members], self.tree)
         sizes = [(str(m), m.size * m.num) for m in self.members]
         check_size(self.limit, laid.needed, sizes, where)
-        old, self.blocks = self.blocks, [np.full(n, 0xFF, np.uint8) for n in laid.blocks]
+        shapes = [(self.lanes, size // self.lanes) for size in laid.blocks]
+        old, self.blocks = self.blocks, [np.full(shape, 0xFF, np.uint8) for shape in shapes]
         for new, before in zip(self.blocks, old, strict=False):
-            new[: len(before)] = before[: len(new)]
+            kept = min(new.shape[1], before.shape[1])
+            new[:, :kept] = before[:, :kept]
         for member, placement in zip(self.members, laid.placements, strict=True):
-            member.lie(self.blocks[placement.block], placement)
+            member.lie(self.blocks[placement.block].reshape(-1), placement)
 
 
 @storage_alias_spec.reference
-def _spec(machine: Machine, bytes: int | None) -> Storage:
-    return Storage(bytes)
+def _spec(machine: Machine, bytes: int | None, storage: str) -> Storage:
+    return Storage(bytes, LANES if storage == "tmem" else 1)
 
 
 @set_buffer_overlap.reference

@@ -19,7 +19,7 @@ class storage_kind(enum.Enum):
 
 
 class Allocation(Handle):
-    """Several things in shared memory, or one of them: ``x[i]`` is ``tlx.local_view(x, i)``."""
+    """Several things in on-chip memory, or one of them: ``x[i]`` is ``tlx.local_view(x, i)``."""
 
     type: Any
 
@@ -30,7 +30,7 @@ class Allocation(Handle):
 
 
 class buffered_tensor(Allocation):
-    """Buffers in shared memory: an allocation, or one of its buffers."""
+    """Buffers in shared or tensor memory: an allocation, or one of its buffers."""
 
     type: BufferType
 
@@ -55,19 +55,30 @@ class BufferType(HandleType):
     """Buffers of a shape and element type.
 
     num: how many buffers an allocation has; 0 for one of them (a view).
+    storage: shared memory, or Blackwell's tensor memory.
     """
 
     shape: tuple[int, ...]
     dtype: Any
     num: int
+    storage: storage_kind = storage_kind.smem
     noun: ClassVar[str] = "a buffer"
     source: ClassVar[str] = "tlx.local_alloc gives buffers, tlx.local_view one of them"
     value_class: ClassVar[type[Handle]] = buffered_tensor
 
     @property
+    def in_tensor_memory(self) -> bool:
+        """Whether they are in tensor memory."""
+        return self.storage is storage_kind.tmem
+
+    @property
     def bytes(self) -> int:
-        """Bytes of all of them."""
-        return math.prod(self.shape) * max(self.num, 1) * bits(self.dtype) // 8
+        """Bytes of all of them; in tensor memory, of the columns that they take."""
+        if self.in_tensor_memory:
+            one = columns(self.shape, bits(self.dtype), are_scales(self.dtype)) * COLUMN_BYTES
+        else:
+            one = math.prod(self.shape) * bits(self.dtype) // 8
+        return one * max(self.num, 1)
 
     @property
     def scalar(self) -> Any:
@@ -75,16 +86,14 @@ class BufferType(HandleType):
         return self.dtype
 
     def __str__(self) -> str:
-        size = "x".join(map(str, self.shape))
-        return (
-            f"a buffer of {size} {self.dtype}"
-            if not self.num
-            else (f"an allocation of {self.num} buffers of {size} {self.dtype}")
-        )
+        what = f"{'x'.join(map(str, self.shape))} {self.dtype}"
+        what += " in tensor memory" * self.in_tensor_memory
+        return f"{f'an allocation of {self.num} buffers' if self.num else 'a buffer'} of {what}"
 
     def mangle(self) -> str:
         """See ``HandleType``."""
-        return f"B{self.num}_{'x'.join(map(str, self.shape))}_{self.dtype}"
+        kind = "T" if self.in_tensor_memory else "B"
+        return f"{kind}{self.num}_{'x'.join(map(str, self.shape))}_{self.dtype}"
 
 
 class mbarrier(Allocation):
@@ -202,3 +211,24 @@ def bits(dtype: Any) -> int:
     """The width of an element type."""
     width: int = dtype.primitive_bitwidth
     return width
+
+
+#: Tensor memory (PTX ISA, "Tensor Memory"): columns of 128 lanes, 4 bytes in each.
+LANES, LANE_BYTES = 128, 4
+COLUMN_BYTES = LANES * LANE_BYTES
+
+
+def are_scales(dtype: Any) -> bool:
+    """Whether a matrix of a type in tensor memory is one of scales: those are bytes."""
+    return bool(dtype.is_int()) and bits(dtype) == 8
+
+
+def columns(shape: tuple[int, ...], width: int, scales: bool = False) -> int:
+    """Columns of tensor memory that a matrix takes, packed; its elements are of ``width`` bits.
+
+    Scales of block-scaled products fill a column with 32 rows by 4, once for each warp.
+    """
+    rows, length = shape
+    if scales:
+        return -(-rows // 32) * -(-length // LANE_BYTES)
+    return -(-length * width // (8 * LANE_BYTES))

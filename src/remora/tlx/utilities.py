@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import triton
 from triton import language
@@ -12,10 +13,11 @@ from triton.language import core as tl
 
 from remora.dsl import Call, op
 from remora.dsl.reference import Machine, numpy_dtype
-from remora.errors import UnsupportedByTarget, WrongDtype, WrongShape, WrongType
+from remora.errors import WrongDtype, WrongShape, WrongType
 from remora.tlx.buffers import DTYPES
 from remora.tlx.storage import LOWERED_IN
 from remora.tlx.types import bits
+from remora.tlx_plugin import BLACKWELL
 
 Array = np.ndarray[Any, Any]
 
@@ -224,10 +226,25 @@ def warp_any(pred):  # type: ignore[no-untyped-def]
     return result
 
 
+@triton.jit
+def warp_all(pred):  # type: ignore[no-untyped-def]
+    """Whether no element is 0, in any warp: a scalar, so that all threads branch alike."""
+    if len(pred.shape) == 0:
+        result = pred != 0
+    else:
+        result = language.min((pred != 0).to(language.int32).reshape(pred.numel), 0) != 0
+    return result
+
+
 # --- rounding ------------------------------------------------------------------------------------
 
-#: Bits of the mantissa.
-_MANTISSA = {tl.float8e5: 2, tl.float8e4nv: 3, tl.float16: 10, tl.bfloat16: 7}
+#: Bits of the mantissa, PTX's name of the type, and how many one instruction makes.
+_ROUNDED = {
+    tl.float8e5: (2, "e5m2x4", 4),
+    tl.float8e4nv: (3, "e4m3x4", 4),
+    tl.float16: (10, "f16x2", 2),
+    tl.bfloat16: (7, "bf16x2", 2),
+}
 
 
 @op("tlx.stoch_round")
@@ -235,32 +252,51 @@ def stoch_round(call: Call, src: Any, dst_ty: Any, rand_bits: Any) -> Any:
     """Round fp32 up or down at random, as often as the value is near to either.
 
     Args:
-        src: fp32. dst_ty: fp8e5, fp8e4nv, fp16 or bf16. rand_bits: 32 bits for each element.
+        src: fp32, a tensor or a scalar.
+        dst_ty: fp8e5, fp8e4nv, fp16 or bf16. What is larger than its largest number becomes that
+            number, infinities too.
+        rand_bits: int32 or uint32, of src's shape: 32 random bits for each element.
 
-    Blackwell's; on other targets it is refused.
+    Blackwell's ``cvt.rs``. It takes 16 bits a pair or four of elements: of two neighbours
+    each gives its low 16 bits, of four the first and the third, each for itself and, in
+    reverse, for the next one. So of fp8 neighbours' roundings are not independent.
     """
-    if not call.interpreted:
-        call.fail(
-            UnsupportedByTarget,
-            f"the target {call.target} has no such operation: stochastic rounding is an "
-            "instruction of Blackwell's, which is not implemented yet",
-            hint="x.to(dtype) rounds to the nearest",
-        )
+    call.require_target(
+        *BLACKWELL,
+        reason="stochastic rounding is an instruction of Blackwell's",
+        instead="x.to(dtype) rounds to the nearest",
+    )
     value = call.tensor("src", src, dtypes=(tl.float32,))
     shape = tuple(tl._unwrap_if_constexpr(d) for d in value.shape)
     noise = call.tensor("rand_bits", rand_bits, shape=shape, dtypes=(tl.int32, tl.uint32))
     dtype = _element_type(call, dst_ty)
-    if dtype not in _MANTISSA:
-        call.fail(WrongDtype, f"dst_ty is {dtype}", hint="one of " + ", ".join(map(str, _MANTISSA)))
-    kind = value.type.with_element_ty(dtype) if value.type.is_block() else dtype
-    return call.emit([value, noise], [kind], dtype=str(dtype))
+    if dtype not in _ROUNDED:
+        call.fail(WrongDtype, f"dst_ty is {dtype}", hint="one of " + ", ".join(map(str, _ROUNDED)))
+    if call.interpreted:
+        kind = value.type.with_element_ty(dtype) if value.type.is_block() else dtype
+        return call.emit([value, noise], [kind], dtype=str(dtype))
+    _, name, count = _ROUNDED[dtype]
+    # The first source goes into the highest bits.
+    values = [f"${1 + i}" for i in reversed(range(count))]
+    low, high = f"${1 + count}", f"${1 + count + count // 2}"
+    sources = ", ".join(values) if count == 2 else "{" + ", ".join(values) + "}"
+    text = (
+        f"{{\n\t.reg .b32 bits;\n\tprmt.b32 bits, {low}, {high}, 0x5410;\n"
+        f"\tcvt.rs.satfinite.{name}.f32 $0, {sources}, bits;\n}}"
+    )
+    constraints = ",".join(["=r", *["f"] * count, *["r"] * count])
+    return tl.inline_asm_elementwise(
+        text, constraints, [value, noise], dtype, is_pure=True, pack=count, _semantic=call.semantic
+    )
 
 
 @stoch_round.reference
 def _rounded(machine: Machine, value: Array, noise: Array, dtype: str) -> Array:
     kind = DTYPES[dtype]
-    dropped = np.uint32((1 << (23 - _MANTISSA[kind])) - 1)
+    target = numpy_dtype(kind)
+    dropped = np.uint32((1 << (23 - _ROUNDED[kind][0])) - 1)
     raw = value.astype(np.float32).view(np.uint32) + (noise.astype(np.uint32) & dropped)
     exact = np.where(np.isfinite(value), (raw & ~dropped).view(np.float32), value)
-    result: Array = exact.astype(numpy_dtype(kind))
+    most = np.float32(ml_dtypes.finfo(target).max)
+    result: Array = np.clip(exact, -most, most).astype(target)
     return result

@@ -12,9 +12,10 @@ from triton.language import core as tl
 from remora.dsl import Call, op
 from remora.dsl.reference import Machine, numpy_dtype
 from remora.errors import WrongDtype, WrongShape, WrongType
-from remora.tlx.buffers import DTYPES, LOWERED_IN, Buffers, element_dtype, view
+from remora.tlx.buffers import DTYPES, LOWERED_IN, Buffers, TensorBuffers, element_dtype, view
 from remora.tlx.layouts import shared_text
 from remora.tlx.storage import Placement
+from remora.tlx.tensor_memory import check_part, check_reading, tensor_text
 from remora.tlx.types import BufferType, bits
 
 Array = np.ndarray[Any, Any]
@@ -54,11 +55,12 @@ def local_slice(call: Call, buffer: Any, offset: Any, shape: Any) -> Any:
     """A part of a buffer, without a copy.
 
     Args:
-        buffer: one buffer.
+        buffer: one buffer; in tensor memory all rows are in the part.
         offset: constant: where the part begins, in each dimension; a multiple of its extent.
         shape: constant: its extents, powers of two.
     """
-    return _slice(call, view(call, "buffer", buffer), offset, call.shape("shape", shape))
+    given = view(call, "buffer", buffer, tensor_memory=True)
+    return _slice(call, given, offset, call.shape("shape", shape))
 
 
 @op("tlx.subslice", lowered_in=LOWERED_IN)
@@ -69,7 +71,7 @@ def subslice(call: Call, local_allocated_buffer: Any, offset: Any, size: Any) ->
         local_allocated_buffer: one buffer.
         offset, size: constant: where the part begins, and its extent.
     """
-    buffer = view(call, "local_allocated_buffer", local_allocated_buffer)
+    buffer = view(call, "local_allocated_buffer", local_allocated_buffer, tensor_memory=True)
     kept = buffer.shape[:-1]
     start = (*(0 for _ in kept), call.constant("offset", offset))
     return _slice(call, buffer, start, (*kept, call.constant("size", size)))
@@ -103,6 +105,8 @@ def local_slice_emit(
 ) -> Any:
     """Emit a slice that has been checked."""
     kind = replace(buffer.type, shape=shape)
+    if kind.in_tensor_memory:
+        check_part(call, buffer.type, kind)
     return call.emit([buffer], [kind], offset=offset, shape=shape)
 
 
@@ -124,7 +128,8 @@ def local_reinterpret(
     """The same bytes, read as another element type and shape.
 
     Args:
-        src: a buffer that is not a slice, or an allocation.
+        src: a buffer that is not a slice, or an allocation. In tensor memory rows stay rows: a
+            part is fine, ``shape`` has as many, and each is read from its first bytes on.
         dtype: the element type.
         shape: constant; None: as it is. Of an allocation: the shape of one buffer over all of
             its memory.
@@ -155,6 +160,11 @@ def local_reinterpret(
         )
     call.constant("pin", pin, bool)
     result = replace(kind, shape=extents, dtype=element, num=num)
+    if kind.in_tensor_memory:
+        check_reading(call, kind, result)
+        text = tensor_text(call, layout, result)
+    else:
+        text = shared_text(call, layout, extents, element)
     if result.bytes > kind.bytes:
         call.fail(
             WrongShape,
@@ -163,26 +173,38 @@ def local_reinterpret(
         )
     return call.emit(
         [buffer], [result],
-        shape=extents, dtype=str(element), num=num,
-        layout=shared_text(call, layout, extents, element),
+        shape=extents, dtype=str(element), num=num, layout=text,
+        **({"storage": kind.storage.value} if kind.in_tensor_memory else {}),
     )  # fmt: skip
 
 
 @local_reinterpret.reference
 def _reinterpret(
-    machine: Machine, source: Any, shape: tuple[int, ...], dtype: str, num: int, layout: Any
+    machine: Machine,
+    source: Any,
+    shape: tuple[int, ...],
+    dtype: str,
+    num: int,
+    layout: Any,
+    storage: str = "smem",
 ) -> Any:
     kind = numpy_dtype(DTYPES[dtype])
     if isinstance(source, Buffers):
         flat, whole = source.raw, source.is_contiguous
     else:
-        flat, whole = source, source.flags.c_contiguous
+        # In tensor memory each row is in a lane of its own.
+        flat, whole = source, source.flags.c_contiguous or storage == "tmem"
     if not whole:
         machine.call.fail(
             WrongType,
             "a slice, or a transposed buffer, has no bytes in a row to reinterpret",
             hint="reinterpret the whole buffer, and slice or transpose what comes of it",
         )
+    if isinstance(source, TensorBuffers):
+        return source.reread(shape, DTYPES[dtype], num)
+    if storage == "tmem":
+        lanes: Array = source.view(kind)[:, : shape[1]]
+        return lanes
     size = math.prod(shape) * max(num, 1) * kind.itemsize
     raw = flat.reshape(-1).view(np.uint8)[:size]
     if not num:

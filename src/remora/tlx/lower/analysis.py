@@ -28,7 +28,9 @@ from remora.ir.alignment import Alignment
 from remora.ir.build import Builder, i32, op_name, set_type
 from remora.ir.locations import source_line
 from remora.tlx.lower.boxes import Box, encode_descriptors
+from remora.tlx.lower.in_flight import chained
 from remora.tlx.lower.layouts import (
+    Layout,
     MemDesc,
     NvmmaShared,
     SharedLayout,
@@ -41,19 +43,32 @@ from remora.tlx.lower.layouts import (
     with_encoding,
 )
 from remora.tlx.lower.layouts import element_type as mlir_element
-from remora.tlx.lower.lifetimes import Buffer, Lifetimes, comes_after
-from remora.tlx.lower.sharing import SharedStorage, storages
+from remora.tlx.lower.lifetimes import Buffer, Lifetimes, comes_after, span_of
+from remora.tlx.lower.padding import padded
+from remora.tlx.lower.sharing import SharedStorage, in_tensor_memory, storages
+from remora.tlx.lower.stages import check_stages
+from remora.tlx.lower.tensor_layouts import (
+    TensorMatrix,
+    tensor_default,
+    tensor_layout,
+)
 from remora.tlx.lower.views import SLICES, VIEWS, cut_tile, keeps_elements
+from remora.tlx.lower.waits import mark
 from remora.tlx.storage import Placement
 
 _CONTROL_FLOW = ("scf.for", "scf.while", "scf.condition", "scf.yield", "cf.br", "cf.cond_br")
 
 _ASYNCHRONOUS = (
     "tlx.async_load",
+    "tlx.buffer_load_to_local",
     "tlx.async_load_commit_group",
     "tlx.async_load_wait_group",
     "tlx.async_dot",
     "tlx.async_dot_wait",
+    "tlx.tensor_dot",
+    "tlx.tensor_dot_scaled",
+    "tlx.tcgen05_commit",
+    "tlx.tmem_copy",
     "tlx.barrier_expect_bytes",
     "tlx.barrier_wait",
     "tlx.barrier_arrive",
@@ -62,14 +77,30 @@ _ASYNCHRONOUS = (
     "tlx.async_descriptor_load",
     "tlx.async_descriptor_store",
     "tlx.async_descriptor_store_wait",
+    "tlx.warp_pipeline_stage",
 )
 
 
-#: Those of ``_ASYNCHRONOUS`` whose groups copies of stock pipelining would join.
-_IN_GROUPS = ("tlx.async_load", "tlx.async_load_commit_group", "tlx.async_load_wait_group")
+#: Copies whose groups those of stock pipelining would join; stages that it would move.
+_BY_HAND = (
+    "tlx.async_load",
+    "tlx.buffer_load_to_local",
+    "tlx.async_load_commit_group",
+    "tlx.async_load_wait_group",
+    "tlx.warp_pipeline_stage",
+)
+
+#: Copies into a buffer, in groups that ``async_load_wait_group`` waits for.
+COPIES = ("tlx.async_load", "tlx.buffer_load_to_local")
+
+#: Asynchronous products; but for the first their sums are in tensor memory.
+_PRODUCTS = ("tlx.async_dot", "tlx.tensor_dot", "tlx.tensor_dot_scaled")
 
 #: Copies out of a buffer, in groups that ``async_descriptor_store_wait`` waits for.
 _STORES = ("tlx.async_descriptor_store", "tlx.async_store")
+
+#: Bytes of gfx950's shared memory.
+LDS_BYTES = 160 << 10
 
 #: What stock Triton pipelines, in a loop whose own body has it.
 _PIPELINED = (
@@ -80,6 +111,8 @@ _PIPELINED = (
     "tt.dot_scaled",
     "tlx.async_dot",
     "tlx.async_dot_wait",
+    "tlx.tensor_dot",
+    "tlx.tensor_dot_scaled",
 )
 
 
@@ -109,12 +142,17 @@ ALLOCATIONS = {"tlx.local_alloc", "tlx.alloc_barriers", "tlx.alloc_warp_barrier"
 
 #: Operations that write the buffer that their second operand is: in the order of the tensor that
 #: the first one is; from a descriptor, row-major.
-WRITES = {"tlx.async_load", "tlx.local_store", "tlx.async_descriptor_load"}
+WRITES = {
+    "tlx.async_load",
+    "tlx.buffer_load_to_local",
+    "tlx.local_store",
+    "tlx.async_descriptor_load",
+}
 
 #: What a use wants of the layout of what its operand is: ``wish(analysis, use, shape, bits,
 #: order)``; None where any will do. The shape is the one that the layout is laid over: of a
 #: slice, that of the buffer it is a part of. The order is the written one.
-WISHES: dict[str, Callable[..., SharedLayout | None]] = {}
+WISHES: dict[str, Callable[..., Layout | None]] = {}
 
 #: Those that can do with any layout: what they want is only the fastest.
 PREFERENCES: set[str] = set()
@@ -138,7 +176,7 @@ class Wish(NamedTuple):
     place: the view that is to have it, where what is behind it cannot; None: the allocation.
     """
 
-    layout: SharedLayout
+    layout: Layout
     use: Use
     place: CustomOp | None
 
@@ -150,6 +188,18 @@ class Wish(NamedTuple):
         """Whether no other layout will do."""
         return self.use.op.name not in PREFERENCES
 
+    @property
+    def gives_way(self) -> bool:
+        """Whether it is one of a copy with a descriptor: that gets the swizzle of the buffer."""
+        return self.use.op.name in ("tlx.async_descriptor_load", "tlx.async_descriptor_store")
+
+    def is_swizzle_of(self, other: Wish) -> bool:
+        """Whether the layouts differ by nothing but the swizzle."""
+        mine, theirs = self.layout, other.layout
+        if not isinstance(mine, NvmmaShared) or not isinstance(theirs, NvmmaShared):
+            return False
+        return replace(mine, swizzling=theirs.swizzling) == theirs
+
 
 _REUSE = (
     "where the two never hold the same data, allocate the second with "
@@ -157,7 +207,7 @@ _REUSE = (
 )
 
 
-def _check_named(where: str, layout: SharedLayout, wishes: Sequence[Wish]) -> None:
+def _check_named(where: str, layout: Layout, wishes: Sequence[Wish]) -> None:
     """Check that uses can read a buffer with the layout that the author names."""
     for wish in wishes:
         if not wish.is_strict or wish.place or can_read(wish.layout, layout):
@@ -192,7 +242,13 @@ def _loaded(
     operand = analysis.multiplied_as(use.op.results[0]) if len(shape) == 2 else None
     if operand is None:
         return None
-    return analysis.operand_layout(shape, bits, operand, order)
+    if analysis.may_be_padded(use):
+        inner_is_k = order[0] == (1 if operand == 0 else 0)
+        layout = padded(shape, bits, order, inner_is_k)
+        if layout is not None:
+            return layout
+    together = use.op.attributes.get("kpack", 1)
+    return analysis.operand_layout(shape, bits, operand, order, together)
 
 
 @analysis("tlx")
@@ -204,12 +260,14 @@ class TlxAnalysis:
         self.alignment = Alignment()
         #: Buffers and barriers, lowered, that other CTAs reach.
         self.reached: list[SSAValue] = []
+        #: Products that are waited for at once.
+        self.chained = chained(lowering)
         self._by_part = {p: op for op in lowering.ops for p in op.parts}
         if any(Box.of(v.type) for op in lowering.ops for v in (*op.operands, *op.results)):
             encode_descriptors(lowering.module)
         self._allocation: dict[SSAValue, list[CustomOp]] = {}
         self._views: dict[SSAValue, tuple[CustomOp, ...]] = {}
-        self.layouts: dict[CustomOp, SharedLayout] = {}
+        self.layouts: dict[CustomOp, Layout] = {}
         # Views with a layout of their own, and who wants it.
         self._laid_anew: dict[CustomOp, Wish] = {}
         self._uses: dict[CustomOp, list[Use]] = {}
@@ -222,8 +280,13 @@ class TlxAnalysis:
         for allocation in self._uses:
             self._choose(allocation)
         for allocation, storage in self._storages.items():
-            if layout := self.layouts.get(allocation):
+            if allocation in self._uses:
+                layout = self._root(allocation).layout
+                assert layout is not None
                 storage.adopt(allocation, layout)
+        for storage in set(self._storages.values()):
+            if any(map(in_tensor_memory, storage.members)):
+                storage.check()  # again: sums of 16 bits take the columns of 32
         # Products: the type before, so that it can be converted back at a use.
         self._before: dict[SSAValue, Attribute] = {}
         #: What a wait has to hand on besides its operand: values whose flight it ends.
@@ -233,14 +296,14 @@ class TlxAnalysis:
             if op.name == "tlx.async_dot":
                 self._spread(op)
         self._follow_in_flight()
+        check_stages(lowering)
         self._stop_pipelining()
-        if lowering.target.backend == "cuda":
-            self._extend_lives()
+        self._extend_lives()
 
     @property
     def has_products(self) -> bool:
         """Whether the module holds an asynchronous product."""
-        return any(op.name == "tlx.async_dot" for op in self.lowering.ops)
+        return any(op.name in _PRODUCTS for op in self.lowering.ops)
 
     # --- buffers ------------------------------------------------------------------------
 
@@ -287,9 +350,7 @@ class TlxAnalysis:
 
     def layout_of(self, value: SSAValue) -> SharedLayout:
         """The layout of the buffer that a value stands for."""
-        layout = self.described(value).layout
-        assert layout is not None
-        return layout
+        return self.described(value).shared
 
     def described(self, value: SSAValue) -> MemDesc:
         """What the type of the buffer is that a value stands for, or will be."""
@@ -327,6 +388,8 @@ class TlxAnalysis:
     def _root(self, allocation: CustomOp) -> MemDesc:
         a = allocation.attributes
         layout, storage = self.layouts.get(allocation), self.storage_of(allocation)
+        if layout is None and in_tensor_memory(allocation):
+            layout = tensor_default(a["shape"], a["dtype"], a.get("layout"))
         num = storage.count(allocation) if storage else a["num"]
         return MemDesc(a["shape"], mlir_element(a["dtype"]), layout, num)
 
@@ -334,7 +397,7 @@ class TlxAnalysis:
         self,
         allocation: CustomOp,
         views: Sequence[CustomOp],
-        layout: SharedLayout | None = None,
+        layout: Layout | None = None,
     ) -> list[MemDesc]:
         """The allocation (with ``layout``, or its own), and what each view makes of it."""
         root = self._root(allocation)
@@ -346,12 +409,38 @@ class TlxAnalysis:
             seen.append(memdesc)
         return seen
 
+    def _choose_in_tensor_memory(self, allocation: CustomOp) -> None:
+        """The layouts that the uses want of an allocation, and of what reads it as another type."""
+        wishes: list[Wish] = []
+        for use in self._uses[allocation]:
+            readings = [i for i, v in enumerate(use.views) if v.name == "tlx.local_reinterpret"]
+            count = readings[-1] + 1 if readings else 0
+            read = self._seen_through(allocation, use.views[:count])[-1]
+            wish = WISHES.get(use.op.name)
+            layout = wish and wish(self, use, read.whole, read.bits, TensorMatrix.order)
+            if layout is not None:
+                wishes.append(Wish(layout, use, use.views[count - 1] if count else None))
+        for place in dict.fromkeys(w.place for w in wishes):
+            said = (place or allocation).attributes.get("layout")
+            own = [w for w in wishes if w.place is place]
+            best = self._agreed(allocation, own)
+            if said:
+                own = [w._replace(place=None) for w in own]
+                _check_named((place or allocation).where, tensor_layout(said), own)
+            elif place is None:
+                self.layouts[allocation] = best.layout
+            else:
+                self._laid_anew[place] = best
+
     def _choose(self, allocation: CustomOp) -> None:
         """The layout that the uses want; also lays views anew, where only they are used."""
+        if in_tensor_memory(allocation):
+            self._choose_in_tensor_memory(allocation)
+            return
         order = self._written_order(allocation)
         named = allocation.attributes.get("layout")
         wishes = [w for use in self._uses[allocation] if (w := self._wish(allocation, use, order))]
-        layout = shared_layout(named) if named else SwizzledShared.plain(order)
+        layout: Layout = shared_layout(named) if named else SwizzledShared.plain(order)
         for place in dict.fromkeys(w.place for w in wishes):
             best = self._agreed(allocation, [w for w in wishes if w.place is place])
             if place is None and named:
@@ -391,8 +480,11 @@ class TlxAnalysis:
     @staticmethod
     def _agreed(allocation: CustomOp, wishes: Sequence[Wish]) -> Wish:
         """The wish that is granted; wishes that are only preferences give way."""
-        best = next((w for w in wishes if w.is_strict), wishes[0])
+        strict = [w for w in wishes if w.is_strict]
+        best = next((w for w in strict if not w.gives_way), (strict or wishes)[0])
         for other in wishes:
+            if other.gives_way and best.is_swizzle_of(other):
+                continue
             if other.layout != best.layout and (other.is_strict or not best.is_strict):
                 raise ConflictingLayouts(
                     "two uses of one buffer want layouts that disagree: "
@@ -466,10 +558,58 @@ class TlxAnalysis:
             layout = behind
         return Wish(layout, use, None)
 
+    def may_be_padded(self, use: Use) -> bool:
+        """Whether all that touches the buffer of a use can do with padding.
+
+        On gfx950, where only whole loads straight to LDS write it, nothing lies over it, and all
+        buffers fit with the widest padding.
+        """
+        from remora.tlx.lower.hip import direct_bytes
+
+        if self.lowering.target.arch != "gfx950" or self._is_tight:
+            return False
+        (allocation, *others) = self._allocation[use.op.operands[use.operand]]
+        uses = self._uses[allocation]
+        bits = mlir_element(allocation.attributes["dtype"]).bitwidth  # type: ignore[attr-defined]
+        if others or bits != 16 or self.storage_of(allocation):
+            return False
+        for each in uses:
+            if any(v.name not in ("tlx.local_view", "tlx.local_trans") for v in each.views):
+                return False
+            if each.op.name == "tlx.local_load":
+                continue
+            load = loaded_by(each.op.operands[0]) if each.op.name in COPIES else None
+            order = order_of(load.results[0].type) if load is not None else None
+            if order is None or direct_bytes(each.op, self, order[0]) != 16:
+                return False
+        return True
+
+    @cached_property
+    def _is_tight(self) -> bool:
+        """Whether buffers that live together, with the widest padding, exceed shared memory."""
+        lives = []
+        for allocation, uses in self._uses.items():
+            if allocation.name == "tlx.local_alloc":
+                size = self._root(allocation).bytes * max(allocation.attributes["num"], 1)
+                lives.append((size, *span_of(allocation, [use.op for use in uses])))
+        peak = max(
+            (sum(size for size, begin, end in lives if begin <= at <= end) for _, at, _ in lives),
+            default=0,
+        )
+        return peak * 17 // 16 > LDS_BYTES
+
     def operand_layout(
-        self, shape: tuple[int, ...], width: int, operand: int, order: tuple[int, ...]
+        self,
+        shape: tuple[int, ...],
+        width: int,
+        operand: int,
+        order: tuple[int, ...],
+        together: int = 1,
     ) -> SharedLayout | None:
-        """The layout for a ``tl.dot`` operand that is loaded from the buffer."""
+        """The layout for a ``tl.dot`` operand that is loaded from the buffer.
+
+        together: operands of that many MFMA that a lane loads at once (the option ``kpack``).
+        """
         target = self.lowering.target
         k_contiguous = order[0] == (1 if operand == 0 else 0)
         if target.backend == "cuda":
@@ -478,7 +618,8 @@ class TlxAnalysis:
         if not k_contiguous and target.arch != "gfx950":
             return SwizzledShared.plain(order)
         banks = 64 if target.arch == "gfx950" else 32
-        return SwizzledShared.for_operand(shape, width, mfma_vector(target, width), order, banks)
+        vector = mfma_vector(target, width) * together
+        return SwizzledShared.for_operand(shape, width, vector, order, banks)
 
     def multiplied_as(self, value: SSAValue) -> int | None:
         """0 or 1 where the value is that operand of a ``tl.dot``, through conversions."""
@@ -574,7 +715,7 @@ class TlxAnalysis:
                 custom = self._by_part.get(op)
                 if custom is not None and self._continues(custom, use.index):
                     continue
-                if custom is not None or not _joins(op, use.index):
+                if custom is not None or not joins(op, use.index):
                     raise AccumulatorInFlight(
                         "a result of tlx.async_dot is read before it was waited for",
                         where=source_line(op.location),
@@ -634,9 +775,10 @@ class TlxAnalysis:
 
     def finish(self) -> None:
         """Convert layouts where products meet the rest of the program; let clusters meet."""
-        from remora.tlx.lower.clusters import finish
+        from remora.tlx.lower import clusters, mfma
 
-        finish(self.lowering)
+        clusters.finish(self.lowering)
+        mfma.finish(self.lowering)
         for value, before in self._before.items():
             self._convert_sources(value)
             self._convert_uses(value, before)
@@ -645,14 +787,14 @@ class TlxAnalysis:
         for use in list(value.uses):
             op = use.operation
             lowered = op_name(op).startswith("ttng.") or op in self._converted
-            if lowered or _joins(op, use.index):
+            if lowered or joins(op, use.index):
                 continue
             convert = Builder.before(op).op("ttg.convert_layout", [value], [before])
             self._converted.add(convert)
             op.operands[use.index] = convert.results[0]
 
     def _convert_sources(self, value: SSAValue) -> None:
-        for op, index in _joined_into(value):
+        for op, index in joined_into(value):
             source = op.operands[index]
             if source.type == value.type:
                 continue
@@ -663,15 +805,24 @@ class TlxAnalysis:
     # --- lives of buffers ---------------------------------------------------------------
 
     def _extend_lives(self) -> None:
-        from remora.tlx.lower.cuda import wait_for_all_copies
+        from remora.tlx.lower import cuda, hip
 
-        Lifetimes(
-            self.lowering.ops, lambda builder: wait_for_all_copies(builder, self.has_products)
-        ).extend(
+        lowering, on_hip = self.lowering, self.lowering.target.backend == "hip"
+
+        def drain(builder: Builder) -> None:
+            if on_hip:
+                mark(builder, 0)
+            else:
+                cuda.wait_for_all_copies(builder, self.has_products)
+
+        def in_flight(copy: CustomOp) -> bool:
+            return copy.name in COPIES and (not on_hip or hip.is_direct(copy, self))
+
+        Lifetimes(lowering.ops, drain).extend(
             Buffer(
                 allocation,
                 [use.op for use in uses],
-                [use.op for use in uses if use.op.name == "tlx.async_load"],
+                [use.op for use in uses if in_flight(use.op)],
                 [use.op for use in uses if use.op.name == "tlx.async_dot"],
                 [use.op for use in uses if _may_be_left(use.op)],
                 [use.op for use in uses if use.op.name in _STORES],
@@ -690,14 +841,18 @@ class TlxAnalysis:
         pipeline but stores of descriptors are left to it: a mark would have
         each of those stores wait for the one before.
         """
+        pipelined: dict[Operation, bool] = {}  # each loop is looked through once
         for op in self.lowering.ops:
             parent = op.op.parent_op()
-            counts = op.name in _ASYNCHRONOUS and self.lowering.target.backend == "cuda"
+            counts = op.name in _ASYNCHRONOUS
             while parent is not None:
-                said = "tt.num_stages" in parent.attributes
-                stays_away = op.name in _IN_GROUPS or self._is_pipelined(parent)
-                if op_name(parent) == "scf.for" and (counts or not said) and stays_away:
-                    parent.attributes["tt.num_stages"] = i32(0)
+                if op_name(parent) == "scf.for":
+                    if parent not in pipelined:
+                        pipelined[parent] = self._is_pipelined(parent)
+                    said = "tt.num_stages" in parent.attributes
+                    stays_away = op.name in _BY_HAND or pipelined[parent]
+                    if (counts or not said) and stays_away:
+                        parent.attributes["tt.num_stages"] = i32(0)
                 parent = parent.parent_op()
 
     def _is_pipelined(self, loop: Operation) -> bool:
@@ -714,11 +869,11 @@ class TlxAnalysis:
 
 
 def _may_be_left(op: CustomOp) -> bool:
-    """Whether a copy that completes on a barrier may be one that nobody waits for.
+    """Whether what completes on a barrier may be something that nobody waits for.
 
-    A predicate is there to leave such copies out; tasks wait for what others copy.
+    A predicate is there to leave such copies out; tasks wait for what others do.
     """
-    always = op.name == "tlx.bulk_load" or (
+    always = op.name in (*_PRODUCTS[1:], "tlx.bulk_load", "tlx.tmem_copy") or (
         op.name == "tlx.async_descriptor_load" and len(op.operands) == 3 + op.attributes["rank"]
     )
     holder = op.op.parent_op()
@@ -736,12 +891,12 @@ def _begins(block: Block, op: Operation) -> bool:
     return holder is not None
 
 
-def _joins(op: Operation, index: int) -> bool:
+def joins(op: Operation, index: int) -> bool:
     """Whether an operand goes on as it is: into a loop, a branch, a select of whole values."""
     return op_name(op) in _CONTROL_FLOW or (selects_whole(op) and index >= 1)
 
 
-def _joined_into(value: SSAValue) -> Iterator[tuple[Operation, int]]:
+def joined_into(value: SSAValue) -> Iterator[tuple[Operation, int]]:
     """The operands, of loops and terminators, that become ``value``."""
     owner = value.owner
     if isinstance(value, BlockArgument):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from xdsl.ir import Block, SSAValue
+from xdsl.ir import SSAValue
 
 from remora.dsl.lowering import CustomOp, Lowering
 from remora.ir.build import Builder, boolean, i32
@@ -19,6 +19,7 @@ from remora.tlx.barriers import (
 )
 from remora.tlx.lower.arrivals import arrive_remotely
 from remora.tlx.lower.assembly import execute, intrinsic, shared_address
+from remora.tlx.lower.lifetimes import keep_to_the_end
 from remora.tlx.lower.shared import segments
 from remora.tlx_plugin import FROM_HOPPER_ON
 
@@ -36,35 +37,10 @@ def lower_alloc(op: CustomOp, builder: Builder, lowering: Lowering) -> SSAValue:
     for number in range(op.attributes["num"]):
         view = builder.value("ttg.memdesc_index", [barriers, builder.constant(number)], one)
         builder.op("ttng.init_barrier", [view], [], {"count": i32(op.attributes["arrive_count"])})
-    _keep(op, barriers)
+    # Stock Triton sees no access in a thread's arrival; of memory that holds a barrier only that
+    # barrier may be made.
+    keep_to_the_end(op.op, barriers)
     return barriers
-
-
-def _keep(op: CustomOp, barriers: SSAValue) -> None:
-    """Keep the barriers' memory to the end.
-
-    Stock Triton sees no access in a thread's arrival, and would use it again after the
-    last use that it sees: of memory that holds a barrier only that barrier may be made.
-    """
-    block = op.op.parent
-    assert block is not None
-    assert block.parent is not None
-    for end in block.parent.blocks:
-        last = end.last_op
-        if last is not None and not last.successors and _dominates(block, end):
-            Builder.before(last).op("ttg.local_dealloc", [barriers])
-
-
-def _dominates(block: Block, other: Block) -> bool:
-    """Whether every way from the start of a region to ``other`` leads through ``block``."""
-    assert block.parent is not None
-    seen, found = {block}, [block.parent.blocks[0]]
-    while found:
-        at = found.pop()
-        if at not in seen:
-            seen.add(at)
-            found.extend(at.last_op.successors if at.last_op is not None else ())
-    return other is block or other not in seen
 
 
 def _predicate(op: CustomOp, builder: Builder, index: int) -> SSAValue:

@@ -417,7 +417,7 @@ def _keep(value: SSAValue) -> None:
 
 def is_remote(op: CustomOp) -> bool:
     """Whether an operation reaches another CTA's memory."""
-    return op.name in REMOTE or bool(op.attributes.get("remote"))
+    return op.name in REMOTE or any(op.attributes.get(a) for a in ("remote", "pair"))
 
 
 def _blocks_to_meet(lowering: Lowering) -> list[Block]:

@@ -8,15 +8,21 @@ from xdsl.dialects.builtin import DenseIntOrFPElementsAttr, StringAttr, TensorTy
 from xdsl.ir import Operation, SSAValue
 
 from remora.dsl.lowering import CustomOp, Lowering
-from remora.errors import PluginError, WrongType
+from remora.errors import WrongType
 from remora.host import features
 from remora.ir.alignment import copy_bytes, element_bytes
 from remora.ir.build import Builder, attribute, boolean, i32, inherent, op_name
 from remora.tlx.copies import async_load, async_load_commit_group, async_load_wait_group
 from remora.tlx.dots import async_dot, async_dot_wait
-from remora.tlx.lower.analysis import loaded_by
 from remora.tlx.lower.layouts import dot_operand, run_of, with_encoding
-from remora.tlx.lower.shared import erase_load, load_now, masked_load, segments, token
+from remora.tlx.lower.shared import (
+    carrying_load,
+    erase_load,
+    load_now,
+    masked_load,
+    segments,
+    token,
+)
 
 _TOKEN = attribute("!ttg.async.token")
 
@@ -25,18 +31,6 @@ _LEAST_BYTES = 4
 
 # tt.InputPrecision: the only one that wgmma has for fp32; others ignore it.
 _TF32 = 0
-
-
-def carrying_load(op: CustomOp) -> Operation:
-    """The load that carries an ``async_load``."""
-    load = loaded_by(op.operands[0])
-    if load is None:
-        raise PluginError(
-            "an async_load has lost its load",
-            where=op.where,
-            hint="a pass before this one replaced the volatile tt.load behind it",
-        )
-    return load
 
 
 def has_copies(lowering: Lowering) -> bool:
@@ -158,7 +152,7 @@ def lower_dot(op: CustomOp, builder: Builder, lowering: Lowering) -> SSAValue:
     use_acc = op.operands[3] if len(op.operands) > 3 else None
     if use_acc is None:
         use_acc = builder.constant(int(op.attributes["use_acc"]), 1)
-    return builder.value(
+    product = builder.value(
         "ttng.warp_group_dot", [a, b, acc, use_acc], kind,
         {
             "inputPrecision": i32(_TF32),
@@ -166,6 +160,9 @@ def lower_dot(op: CustomOp, builder: Builder, lowering: Lowering) -> SSAValue:
             "isAsync": boolean(True),
         },
     )  # fmt: skip
+    if op.op not in lowering.analysis.chained:
+        return product
+    return builder.value("ttng.warp_group_dot_wait", [product], kind, {"pendings": i32(0)})
 
 
 @async_dot_wait.lowering("cuda:90")

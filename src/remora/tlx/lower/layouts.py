@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 from xdsl.dialects.builtin import IntegerType, TensorType
 from xdsl.ir import Attribute
@@ -13,8 +13,12 @@ from xdsl.ir import Attribute
 from remora.dsl import Target
 from remora.errors import ConflictingLayouts
 from remora.ir.build import attribute
+from remora.tlx.lower.tensor_layouts import TensorLayout, TensorMatrix, TensorScales
+from remora.tlx.types import COLUMN_BYTES, LANES, columns
 
 _LIST = r"\[([\d, ]*)\]"
+
+SHARED = "#ttg.shared_memory"
 
 
 @dataclass(frozen=True)
@@ -28,6 +32,7 @@ class NvmmaShared:
     transposed: bool
     bits: int
     rank: int = 2
+    memory: ClassVar[str] = SHARED
 
     @classmethod
     def of(cls, shape: tuple[int, ...], bits: int, transposed: bool) -> NvmmaShared:
@@ -90,6 +95,7 @@ class SwizzledShared:
     per_phase: int
     max_phase: int
     order: tuple[int, ...]
+    memory: ClassVar[str] = SHARED
 
     @classmethod
     def plain(cls, order: tuple[int, ...]) -> SwizzledShared:
@@ -138,6 +144,7 @@ class LinearShared:
     offsets: tuple[tuple[int, ...], ...]
     paddings: tuple[tuple[int, int], ...] = ()
     alignment: int = 16
+    memory: ClassVar[str] = SHARED
 
     @property
     def order(self) -> tuple[int, ...]:
@@ -161,14 +168,17 @@ class LinearShared:
 
 
 SharedLayout = NvmmaShared | SwizzledShared | LinearShared
+Layout = SharedLayout | TensorLayout
 
 
-def can_read(wanted: SharedLayout, given: SharedLayout) -> bool:
+def can_read(wanted: Layout, given: Layout) -> bool:
     """Whether what wants one layout reads another one too.
 
     The matrix unit reads any swizzle where it could have the widest, and elements of 16 bits in
-    either order.
+    either order. What a product reads or writes in tensor memory only has to have its stride.
     """
+    if isinstance(wanted, TensorMatrix) and isinstance(given, TensorMatrix):
+        return (wanted.stride, wanted.halved) == (given.stride, given.halved)
     if not isinstance(wanted, NvmmaShared) or not isinstance(given, NvmmaShared):
         return wanted == given
     swizzled = given.swizzling > 0 or wanted.swizzling == 0
@@ -207,7 +217,7 @@ class MemDesc:
 
     shape: tuple[int, ...]
     element: Attribute
-    layout: SharedLayout | None = None
+    layout: Layout | None = None
     num: int = 0
     allocated: tuple[int, ...] | None = None
 
@@ -217,6 +227,18 @@ class MemDesc:
         return self.allocated or self.shape
 
     @property
+    def shared(self) -> SharedLayout:
+        """The layout of a buffer that is known to be in shared memory, and to have one."""
+        assert self.layout is not None
+        assert not isinstance(self.layout, TensorMatrix | TensorScales)
+        return self.layout
+
+    @property
+    def in_tensor_memory(self) -> bool:
+        """Whether the buffer is in tensor memory."""
+        return isinstance(self.layout, TensorMatrix | TensorScales)
+
+    @property
     def bits(self) -> int:
         """The width of an element."""
         width: int = self.element.bitwidth  # type: ignore[attr-defined]
@@ -224,28 +246,47 @@ class MemDesc:
 
     @property
     def bytes(self) -> int:
-        """Bytes of one buffer."""
+        """Bytes of one buffer; in tensor memory, of the columns that it takes."""
+        if isinstance(self.layout, TensorMatrix):
+            laid = self.layout.laid(self.shape)
+            return columns(laid, self.bits * self.layout.stride) * COLUMN_BYTES
+        if isinstance(self.layout, TensorScales):
+            return columns(self.shape, self.bits, scales=True) * COLUMN_BYTES
         return math.prod(self.shape) * self.bits // 8
 
     @property
+    def as_columns(self) -> MemDesc:
+        """The columns that one buffer of scales takes, as a matrix."""
+        shape = (LANES, columns(self.shape, self.bits, scales=True))
+        return MemDesc(shape, attribute("i32"), TensorMatrix.of(shape))
+
+    @property
     def type(self) -> Attribute:
-        """The MLIR type."""
+        """The MLIR type.
+
+        Several buffers of scales are what one of them is read of, ``as_columns``: a type of scales
+        has two dimensions.
+        """
         assert self.layout is not None
+        if self.num and isinstance(self.layout, TensorScales):
+            return replace(self.as_columns, num=self.num).type
         return memdesc(self.shape, self.element, self.layout, self.num, self.allocated)
 
 
 def memdesc(
     shape: tuple[int, ...],
     element: Attribute,
-    layout: SharedLayout,
+    layout: Layout,
     num: int = 0,
     allocated: tuple[int, ...] | None = None,
 ) -> Attribute:
     """The type of one buffer, or of ``num`` of them; ``allocated`` as of ``MemDesc``."""
+    if isinstance(layout, TensorMatrix):
+        shape = layout.laid(shape)
     extents = "x".join(map(str, (*((num,) if num else ()), *shape)))
     whole = f", {'x'.join(map(str, allocated))}" if allocated not in (None, shape) else ""
     return attribute(
-        f"!ttg.memdesc<{extents}x{element}, {layout}, #ttg.shared_memory, mutable{whole}>"
+        f"!ttg.memdesc<{extents}x{element}, {layout}, {layout.memory}, mutable{whole}>"
     )
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from xdsl.ir import Block, Operation, Region
+from xdsl.ir import Block, Operation, Region, SSAValue
 from xdsl.rewriter import InsertPoint, Rewriter
 
 from remora.dsl.lowering import CustomOp
@@ -23,8 +23,8 @@ class Buffer:
     """An allocation with what happens to it.
 
     uses: all of its uses. copies: those that copy into it asynchronously, in groups.
-    products: those that read it asynchronously. loads: those that copy into it, and
-    complete on a barrier. stores: those that copy out of it.
+    products: those that read it asynchronously. loads: those that copy into it, and Blackwell's
+    products that read it, which complete on a barrier. stores: those that copy out of it.
     """
 
     allocation: CustomOp
@@ -148,6 +148,35 @@ class Lifetimes:
                     _deallocate(buffer.allocation, builder)
 
 
+def keep_to_the_end(allocation: Operation, memory: SSAValue) -> None:
+    """Keep memory to the end of the region that allocates it.
+
+    Stock Triton would use it again after the last use that it sees.
+    """
+    for use in [use for result in allocation.results for use in result.uses]:
+        if op_name(use.operation) == "ttg.local_dealloc":
+            Rewriter.erase_op(use.operation)
+    block = allocation.parent
+    assert block is not None
+    assert block.parent is not None
+    for end in block.parent.blocks:
+        last = end.last_op
+        if last is not None and not last.successors and _dominates(block, end):
+            Builder.before(last).op("ttg.local_dealloc", [memory])
+
+
+def _dominates(block: Block, other: Block) -> bool:
+    """Whether every way from the start of a region to ``other`` leads through ``block``."""
+    assert block.parent is not None
+    seen, found = {block}, [block.parent.blocks[0]]
+    while found:
+        at = found.pop()
+        if at not in seen:
+            seen.add(at)
+            found.extend(at.last_op.successors if at.last_op is not None else ())
+    return other is block or other not in seen
+
+
 def _done(started: Sequence[CustomOp], waits: Sequence[CustomOp], block: Block) -> Operation | None:
     """The operation of a block after which all that was started in it is done, or None."""
     last = _last(started, block)
@@ -208,6 +237,17 @@ def comes_after(op: Operation, before: Operation) -> bool:
         return False
     assert block is not None
     return block.get_operation_index(holder) > block.get_operation_index(before)
+
+
+def span_of(allocation: CustomOp, uses: Sequence[CustomOp]) -> tuple[int, int]:
+    """The places in its block between which a buffer lives; all of them where that is not known."""
+    block = _block_of(allocation)
+    if op_name(block.parent_op() or allocation.op) != "tt.func" or not uses:
+        return 0, 1 << 30
+    holders = [_holder(part, block) for use in uses for part in use.parts]
+    if not all(holders):
+        return 0, 1 << 30
+    return _position(allocation.op), max(_position(h) for h in holders if h is not None)
 
 
 def _is_structured(buffer: Buffer) -> bool:

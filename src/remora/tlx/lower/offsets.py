@@ -193,11 +193,10 @@ def piece_address(
     address = shared_address(builder, buffer, rank)
     if not any(start) and memdesc.allocated is None:
         return address
-    assert memdesc.layout is not None
     calculate = Arithmetic(builder, address.type)
     coordinates = [builder.constant(s) for s in start]
     if memdesc.allocated is not None:
         starts = slice_starts(builder, buffer, rank)
         coordinates = [calculate("addi", c, s) for c, s in zip(coordinates, starts, strict=True)]
-    offset = byte_offsets(builder, coordinates, memdesc.whole, memdesc.layout, memdesc.bits)
+    offset = byte_offsets(builder, coordinates, memdesc.whole, memdesc.shared, memdesc.bits)
     return calculate("addi", address, offset)

@@ -9,10 +9,11 @@ from xdsl.dialects.builtin import DenseArrayBase, IntegerType
 from xdsl.ir import Attribute, Operation, SSAValue
 
 from remora.dsl.lowering import CustomOp, Lowering
-from remora.errors import ConflictingLayouts, WrongType
+from remora.errors import ConflictingLayouts, PluginError, WrongType
 from remora.ir.build import Builder, attribute, boolean, erase, inherent, op_name
 from remora.tlx.buffers import local_alloc, local_load, local_store, local_view
 from remora.tlx.layouts import assert_same_layout, require_layout
+from remora.tlx.lower.analysis import loaded_by
 from remora.tlx.lower.layouts import (
     MemDesc,
     NvmmaShared,
@@ -20,8 +21,12 @@ from remora.tlx.lower.layouts import (
     shared_layout,
     with_encoding,
 )
+from remora.tlx.lower.sharing import allocator
 from remora.tlx.storage import Placement, set_buffer_overlap, storage_alias_spec
 from remora.tlx.tasks import async_task_replica_id
+
+# What stock Triton's AMD backend calls a load that waits for copies keep apart from them.
+_SYNCED = "ttg.amdg.syncedViaAsyncWait"
 
 
 @local_alloc.lowering("cuda", "hip")
@@ -30,16 +35,17 @@ def lower_alloc(op: CustomOp, builder: Builder, lowering: Lowering) -> SSAValue:
     kind = lowering.analysis.memdesc_of(op)
     shared = lowering.analysis.storage_of(op)
     if shared is None:
-        return builder.value("ttg.local_alloc", [], kind)
+        return builder.value(allocator(op), [], kind)
     if shared.root is op:
-        shared.allocate(builder)
-    return builder.value("ttg.memdesc_reinterpret", [shared.block_of(op)], kind)
+        shared.allocate(op, builder)
+    block = shared.block_of(op)
+    return block if block.type == kind else builder.value("ttg.memdesc_reinterpret", [block], kind)
 
 
 @storage_alias_spec.lowering("cuda", "hip")
 def lower_spec(op: CustomOp, builder: Builder, lowering: Lowering) -> SSAValue:
     """The memory that the allocations share; the handle itself stands for nothing."""
-    lowering.analysis.storage_of(op).allocate(builder)
+    lowering.analysis.storage_of(op).allocate(op, builder)
     return builder.constant(0, 64)
 
 
@@ -49,8 +55,10 @@ def lower_overlap(op: CustomOp, builder: Builder, lowering: Lowering) -> None:
 
 
 @local_view.lowering("cuda", "hip")
-def lower_view(op: CustomOp, builder: Builder, lowering: Lowering) -> SSAValue:
-    """``ttg.memdesc_index``."""
+def lower_view(
+    op: CustomOp, builder: Builder, lowering: Lowering, kind: Attribute | None = None
+) -> SSAValue:
+    """``ttg.memdesc_index``; of type ``kind``, or of what the view is."""
     buffers, index = op.operands
     source = lowering.analysis.source_of(op)
     placement = lowering.analysis.placement_of(op)
@@ -61,7 +69,7 @@ def lower_view(op: CustomOp, builder: Builder, lowering: Lowering) -> SSAValue:
         buffers = builder.value("ttg.memdesc_reinterpret", [buffers], elements.type)
     if placement is not None:
         index = _placed(index, placement, source.bytes, builder)
-    kind = lowering.analysis.view_type(op.results[0])
+    kind = kind or lowering.analysis.view_type(op.results[0])
     return builder.value("ttg.memdesc_index", [buffers, index], kind)
 
 
@@ -106,10 +114,11 @@ def lower_store(op: CustomOp, builder: Builder, lowering: Lowering) -> None:
 def lower_load(op: CustomOp, builder: Builder, lowering: Lowering) -> SSAValue:
     """``ttg.local_load``; a conversion to an operand's layout folds into it later."""
     kind: Any = op.results[0].type
+    relaxed = {_SYNCED: boolean(True)} if op.attributes.get("relaxed") else None
     if text := op.attributes.get("layout"):
-        loaded = builder.value("ttg.local_load", op.operands, with_encoding(kind, text))
+        loaded = builder.value("ttg.local_load", op.operands, with_encoding(kind, text), relaxed)
         return builder.value("ttg.convert_layout", [loaded], kind)
-    return builder.value("ttg.local_load", op.operands, kind)
+    return builder.value("ttg.local_load", op.operands, kind, relaxed)
 
 
 @require_layout.lowering("cuda", "hip")
@@ -149,6 +158,18 @@ def token(builder: Builder) -> SSAValue:
     return builder.constant(0, 64)
 
 
+def carrying_load(op: CustomOp) -> Operation:
+    """The load that carries an ``async_load``."""
+    load = loaded_by(op.operands[0])
+    if load is None:
+        raise PluginError(
+            "an async_load has lost its load",
+            where=op.where,
+            hint="a pass before this one replaced the volatile tt.load behind it",
+        )
+    return load
+
+
 def masked_load(load: Operation) -> tuple[SSAValue, SSAValue | None, SSAValue | None]:
     """Pointer, mask and other of a ``tt.load``."""
     sizes: Any = inherent(load, "operandSegmentSizes")
@@ -163,6 +184,13 @@ def segments(*sizes: int) -> Attribute:
     return DenseArrayBase.from_list(IntegerType(32), sizes)
 
 
+def zeros_of(kind: Any, builder: Builder) -> SSAValue:
+    """A tensor of zeros."""
+    zero = "0" if isinstance(kind.element_type, IntegerType) else "0.000000e+00"
+    dense = attribute(f"dense<{zero}> : {kind}")
+    return builder.value("arith.constant", [], kind, {"value": dense})
+
+
 def load_now(op: CustomOp, load: Operation, builder: Builder) -> None:
     """An ``async_load`` through registers: load, then store to the buffer."""
     pointer, mask, other = masked_load(load)
@@ -171,9 +199,7 @@ def load_now(op: CustomOp, load: Operation, builder: Builder) -> None:
     policy = {k: v for k, v in load.properties.items() if k != "operandSegmentSizes"}
     policy["isVolatile"] = boolean(op.attributes["is_volatile"])
     if mask is not None and other is None:
-        zero = "0" if isinstance(kind.element_type, IntegerType) else "0.000000e+00"
-        dense = attribute(f"dense<{zero}> : {kind}")
-        operands.append(builder.value("arith.constant", [], kind, {"value": dense}))
+        operands.append(zeros_of(kind, builder))
     has_mask = int(mask is not None)
     value = builder.value(
         "tt.load", operands, kind,

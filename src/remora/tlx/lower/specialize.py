@@ -25,8 +25,8 @@ from xdsl.rewriter import InsertPoint, Rewriter
 
 from remora import ir
 from remora.dsl.lowering import CustomOp, decode, integer_attribute
-from remora.errors import LanguageError, WrongShape
-from remora.host import convert_to_ttgir
+from remora.errors import LanguageError, UnsupportedByTarget, WrongShape
+from remora.host import convert_to_ttgir, features
 from remora.ir.build import Builder, erase, inherent, op_name
 from remora.ir.locations import source_line
 from remora.tlx.lower.outline import TASK
@@ -80,6 +80,7 @@ class SpecializeWarps(ModulePass):
         program = integer_attribute(op, "ttg.num-warps")
         for task in tasks.values():
             if task.warps not in (0, program):
+                _check_ctas(op, task)
                 _convert_again(op, task)
         for call in list(op.walk()):
             found_task = _called(call, tasks)
@@ -103,6 +104,19 @@ def _check_barriers(ops: list[CustomOp], partitions: int) -> None:
                 where=op.where,
                 hint="take them from 15 down",
             )
+
+
+def _check_ctas(module: ModuleOp, task: _Task) -> None:
+    """Refuse what the stock pass ``plan_cta`` would fail on."""
+    ctas = integer_attribute(module, "ttg.num-ctas")
+    if ctas > 1 and not features().plans_ctas_by_region:
+        raise UnsupportedByTarget(
+            f"tlx.async_task: a task of {task.warps} warps in a program of {ctas} CTAs "
+            "needs Triton 3.9",
+            where=source_line(task.function.location),
+            hint="give it num_warps as the program has, or launch clusters of programs: "
+            "ctas_per_cga instead of num_ctas",
+        )
 
 
 def _function_of(op: Operation) -> Operation:

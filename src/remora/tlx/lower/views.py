@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from xdsl.dialects.builtin import DenseArrayBase, IntegerType
 from xdsl.ir import Attribute, SSAValue
@@ -20,6 +20,7 @@ from remora.tlx.lower.layouts import (
     element_type,
     shared_layout,
 )
+from remora.tlx.lower.tensor_layouts import TensorMatrix, TensorScales, tensor_default
 from remora.tlx.storage import Placement
 from remora.tlx.views import local_reinterpret, local_slice, local_trans, subslice
 
@@ -32,7 +33,7 @@ class View(NamedTuple):
     """
 
     forward: Callable[[CustomOp, MemDesc], MemDesc]
-    backward: Callable[[CustomOp, MemDesc, SharedLayout], SharedLayout | None]
+    backward: Callable[[CustomOp, MemDesc, Any], SharedLayout | None]
 
 
 def _unchanged(op: CustomOp, source: MemDesc, layout: SharedLayout) -> SharedLayout:
@@ -51,11 +52,13 @@ def _permuted(op: CustomOp, source: MemDesc) -> MemDesc:
     def permute(shape: tuple[int, ...]) -> tuple[int, ...]:
         return tuple(shape[d] for d in dims)
 
+    layout = source.layout
+    assert not isinstance(layout, TensorMatrix | TensorScales)
     return replace(
         source,
         shape=permute(source.shape),
         allocated=source.allocated and permute(source.allocated),
-        layout=source.layout and source.layout.permuted(dims),
+        layout=layout and layout.permuted(dims),
     )
 
 
@@ -71,13 +74,27 @@ def _sliced(op: CustomOp, source: MemDesc) -> MemDesc:
 def _reinterpreted(op: CustomOp, source: MemDesc) -> MemDesc:
     a = op.attributes
     to = MemDesc(a["shape"], element_type(a["dtype"]))
+    if isinstance(source.layout, TensorMatrix | TensorScales):
+        to = replace(to, layout=tensor_default(to.shape, a["dtype"], a["layout"]))
     if a["num"]:
         to = replace(to, num=source.num * source.bytes // to.bytes)
+    if isinstance(source.layout, TensorMatrix | TensorScales) and not source.num:
+        to = replace(to, allocated=_reread(source, to))
+        return replace(to, layout=tensor_default(to.whole, a["dtype"], a["layout"]))
+    if isinstance(source.layout, TensorMatrix | TensorScales):
+        return to
     if a["layout"]:
         return replace(to, layout=shared_layout(a["layout"]))
     if source.layout is None:
         return to
     return replace(to, layout=relaid(source.layout, source, to))
+
+
+def _reread(source: MemDesc, to: MemDesc) -> tuple[int, ...] | None:
+    """The shape of the whole matrix in tensor memory of which a reading is a part, if it is one."""
+    whole = replace(source, shape=source.whole)
+    shape = (to.shape[0], to.shape[1] * whole.bytes // to.bytes)
+    return shape if shape != to.shape else None
 
 
 def _reinterpreted_back(op: CustomOp, source: MemDesc, layout: SharedLayout) -> SharedLayout | None:

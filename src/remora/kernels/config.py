@@ -1,0 +1,75 @@
+"""How a product is cut and launched."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from remora.errors import KernelArgumentError
+
+
+@dataclass(frozen=True)
+class Config:
+    """How a product is cut and launched.
+
+    block_m, block_n, block_k: a tile, in elements. group_m: rows of tiles worked
+    on together. stages: of the pipeline. num_warps: of a program. schedule:
+    ``"pipelined"``: all warps copy and multiply; ``"cooperative"`` or ``"pingpong"``:
+    warps have tasks of their own (Hopper), and the result is stored in subtiles: 1, 2
+    or 4. Of these schedules alone: cluster: tiles along M and N whose programs share
+    operands, their product at most 8. stream_k, of ``"cooperative"``: tiles are cut along
+    K where they are no multiple of the programs. programs: at most as many are launched;
+    0: as the device has multiprocessors. late_store: a tile is stored during the first
+    products of the next one, where the copy engine stores it. ``"blackwell"``: tasks with
+    sums in tensor memory; a cluster of (2, 1) is two CTAs that share their tiles.
+    """
+
+    block_m: int
+    block_n: int
+    block_k: int
+    group_m: int
+    stages: int
+    num_warps: int
+    schedule: str = "pipelined"
+    subtiles: int = 1
+    cluster: tuple[int, int] = (1, 1)
+    stream_k: bool = False
+    programs: int = 0
+    late_store: bool = False
+    keep: str = ""
+
+    def __post_init__(self) -> None:
+        problem = None
+        if self.schedule == "blackwell":
+            if self.cluster not in ((1, 1), (2, 1)) or self.stream_k or self.subtiles % 2:
+                problem = "the schedule for Blackwell takes clusters of 1 or 2, even subtiles"
+        elif self.schedule not in ("pipelined", "cooperative", "pingpong"):
+            problem = f"there is no schedule {self.schedule!r}"
+        elif self.schedule != "pipelined" and self.subtiles not in (1, 2, 4):
+            problem = f"subtiles is {self.subtiles}: 1, 2 or 4"
+        elif any(n not in (1, 2, 4, 8) for n in self.cluster) or math.prod(self.cluster) > 8:
+            problem = f"cluster is {self.cluster}: powers of two with a product of at most 8"
+        elif self.schedule == "pipelined" and (
+            self.cluster != (1, 1) or self.stream_k or self.late_store or self.keep
+        ):
+            problem = "clusters, stream_k, late_store and keep need warps with tasks of their own"
+        elif self.schedule == "pingpong" and self.stream_k:
+            problem = "stream_k needs consumers that share a tile"
+        elif self.keep not in ("", "a", "b"):
+            problem = f"keep is {self.keep!r}: 'a', 'b' or ''"
+        if problem:
+            raise KernelArgumentError(
+                problem,
+                where="remora.kernels.matmul",
+                hint='schedule="cooperative" takes all of them',
+            )
+
+    def arguments(self) -> dict[str, int]:
+        """The kernel's constants."""
+        return {
+            "BLOCK_M": self.block_m,
+            "BLOCK_N": self.block_n,
+            "BLOCK_K": self.block_k,
+            "GROUP_M": self.group_m,
+            "STAGES": self.stages,
+        }

@@ -1,0 +1,254 @@
+"""What a product costs on Hopper, and from that which configurations are worth trying.
+
+A count, not a simulation: of the matrix units' cycles, and of the bytes that cross shared
+memory, the L2 cache and device memory. The slowest of them bounds the time; so does the energy
+that all of them take, because the GPU holds its power limit by lowering its clock.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from remora.kernels.config import Config
+
+#: The most configurations that are worth compiling and timing.
+MOST = 6
+
+#: Bytes of shared memory that buffers may take; the rest is for barriers.
+_SHARED = (227 << 10) - 1024
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A product.
+
+    m, n, k, batch: extents. dtype, out_dtype: torch's names, without ``torch.``.
+    orders: how A and B are stored: ``row``, ``column`` or ``strided``. described: whether the
+    kernels take them whose warps have tasks of their own. epilogue: what tells one function at
+    the end from another, empty without one.
+    """
+
+    m: int
+    n: int
+    k: int
+    dtype: str
+    out_dtype: str
+    orders: tuple[str, str] = ("row", "row")
+    described: bool = True
+    batch: int = 1
+    epilogue: str = ""
+
+    @property
+    def size(self) -> int:
+        """Bytes of an operand's element."""
+        return _bytes(self.dtype)
+
+    @property
+    def out_size(self) -> int:
+        """Bytes of a result's element."""
+        return _bytes(self.out_dtype)
+
+    @property
+    def flops(self) -> float:
+        """Operations, an addition and a multiplication each counted."""
+        return 2.0 * self.batch * self.m * self.n * self.k
+
+    def tiles(self, m: int, n: int) -> int:
+        """How many tiles of m x n elements the result has."""
+        return self.batch * math.ceil(self.m / m) * math.ceil(self.n / n)
+
+
+def _bytes(dtype: str) -> int:
+    digits = "".join(c if c.isdigit() else " " for c in dtype.removeprefix("float8_e")).split()
+    return 1 if "float8" in dtype else int(digits[0]) // 8
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """What the count needs to know of a GPU.
+
+    units: multiprocessors. clock: cycles a second where power does not limit it. memory, l2:
+    bytes a second. unit_l2: bytes a cycle from L2 into one multiprocessor; partial: of sums that
+    one program gives to another. cache: bytes of L2
+    that hold operands. watts: the power limit, less what an idle chip takes.
+    per_*: joules for an operation of 16-bit operands, or for a byte.
+    """
+
+    units: int = 132
+    clock: float = 1.755e9
+    memory: float = 4.3e12
+    l2: float = 10e12
+    unit_l2: float = 64
+    partial: float = 12
+    cache: float = 30e6
+    watts: float = 585
+    per_flop: float = 0.55e-12
+    per_shared_byte: float = 3e-12
+    per_l2_byte: float = 15e-12
+    per_memory_byte: float = 40e-12
+
+
+#: NVIDIA H200, SXM. The bandwidth is what a copy reaches; units, clock and cache are the
+#: device's own properties; energies are fitted to measurements, see docs/kernels.md.
+H200 = Gpu()
+
+
+@dataclass(frozen=True)
+class Counts:
+    """What a product costs with a configuration.
+
+    cycles: of each multiprocessor, in the loops over K; after: before, between and after them.
+    flops: of 16-bit operands, what is outside of the matrices included; of others as many as
+    take the same time. shared, l2, memory: bytes through shared memory, from L2 into
+    multiprocessors, and from and to device memory.
+    """
+
+    cycles: float
+    after: float
+    flops: float
+    shared: float
+    l2: float
+    memory: float
+
+    def joules(self, gpu: Gpu) -> float:
+        """The energy that all of it takes."""
+        return (
+            self.flops * gpu.per_flop
+            + self.shared * gpu.per_shared_byte
+            + self.l2 * gpu.per_l2_byte
+            + self.memory * gpu.per_memory_byte
+        )
+
+    def seconds(self, gpu: Gpu) -> float:
+        """The time that the slowest of it takes."""
+        bounds = (
+            self.cycles / gpu.clock,
+            self.l2 / gpu.l2,
+            self.memory / gpu.memory,
+            self.joules(gpu) / gpu.watts,
+        )
+        # A little over the largest, so that of two with the same bound the one wins that has
+        # less of the rest.
+        return math.hypot(*(b**4 for b in bounds)) ** 0.25 + self.after / gpu.clock
+
+
+def estimate(problem: Problem, config: Config, gpu: Gpu = H200) -> float:
+    """Seconds that a product should take."""
+    return count(problem, config, gpu).seconds(gpu)
+
+
+def count(problem: Problem, config: Config, gpu: Gpu = H200) -> Counts:
+    """What a product costs."""
+    p, c = problem, config
+    high, wide = c.cluster
+    rows = math.ceil(p.m / (c.block_m * high)) * high
+    columns = math.ceil(p.n / (c.block_n * wide)) * wide
+    tiles = p.batch * rows * columns
+    steps = math.ceil(p.k / c.block_k)
+    # Each warp group's product reads its 64 rows of A and all columns of B.
+    groups = math.ceil(c.block_m / 64)
+    stage = (c.block_m + c.block_n) * c.block_k * p.size
+    shared = groups * (64 + c.block_n) * c.block_k * p.size + stage
+    multiply = c.block_m * c.block_n * c.block_k * p.size / 4096  # 2048 of 16 bits a cycle
+    step = max(multiply, shared / 128, stage / gpu.unit_l2)
+    store = c.block_m * c.block_n * p.out_size / 16  # through registers and shared memory
+    programs = _programs(p, c, gpu)
+    resident = max(1.0, programs / gpu.units)
+    rounds = tiles / programs
+    after = 1000 + store
+    if not c.stream_k:
+        rounds = math.ceil(rounds)
+    elif tiles % programs:
+        # Sums go to another program; the one that finishes a tile takes them from all others.
+        givers = max(1, math.ceil(programs / tiles) - 1)
+        after += (1 + givers) * (c.block_m * c.block_n * 4 / gpu.partial + 1000)
+    after += 2000 * (high * wide - 1)  # programs of a cluster wait for each other
+    if c.schedule != "pingpong" and not c.stream_k and resident == 1:
+        # All programs store at a time, and nothing multiplies meanwhile; programs of a cluster
+        # also wait for the other's store. A late store leaves a part of that.
+        exposed = (3 if high * wide > 1 else 1) * (0.3 if c.late_store else 1)
+        after += (math.ceil(rounds) - 1) * store * exposed
+    written = p.batch * p.m * p.n * p.out_size
+    from_l2 = tiles * steps * (c.block_m / wide + c.block_n / high) * c.block_k * p.size
+    return Counts(
+        rounds * resident * steps * step, after, tiles * steps * multiply * 4096,
+        tiles * steps * shared, from_l2 + written,
+        _memory_bytes(p, c, rows, columns, gpu) + written,
+    )  # fmt: skip
+
+
+def _programs(p: Problem, c: Config, gpu: Gpu) -> int:
+    """Programs that run at a time; warps with tasks of their own take a multiprocessor."""
+    if c.schedule != "pipelined":
+        size = c.cluster[0] * c.cluster[1]
+        return gpu.units // size * size
+    stage = (c.block_m + c.block_n) * c.block_k * p.size
+    return gpu.units * max(1, min(_SHARED // (c.stages * stage), 16 // c.num_warps))
+
+
+def _memory_bytes(p: Problem, c: Config, rows: int, columns: int, gpu: Gpu) -> float:
+    """Bytes of operands from device memory: what tiles that run together share comes once."""
+    once = p.batch * (p.m + p.n) * p.k * p.size
+    if (p.m + p.n) * p.k * p.size <= gpu.cache:
+        return once
+    high = min(c.group_m, rows)
+    wide = min(math.ceil(gpu.units / high), columns)
+    waves = p.batch * math.ceil(rows / high) * math.ceil(columns / wide)
+    return max(once, waves * (high * c.block_m + wide * c.block_n) * p.k * p.size)
+
+
+def candidates(problem: Problem, gpu: Gpu = H200, most: int = MOST) -> list[Config]:
+    """The configurations for Hopper that may be the fastest, the likeliest first.
+
+    Of those that differ only in the order of tiles one, because the count is closer between
+    the others than between them.
+    """
+    best: dict[Config, Config] = {}
+    for config in sorted(_all(problem, gpu), key=lambda c: (estimate(problem, c, gpu), repr(c))):
+        best.setdefault(replace(config, group_m=0), config)
+    return list(best.values())[:most]
+
+
+#: Of warps with tasks of their own: schedule, and a tile's extents.
+_TILES = (
+    ("cooperative", 128, 256), ("cooperative", 256, 128), ("cooperative", 128, 128),
+    ("pingpong", 64, 256), ("pingpong", 128, 128), ("pingpong", 64, 128),
+)  # fmt: skip
+_CLUSTERS = ((1, 1), (2, 1), (1, 2))
+
+
+def _all(problem: Problem, gpu: Gpu) -> Iterator[Config]:
+    """Every configuration that the kernels take."""
+    depth = 128 // problem.size
+    rows = problem.m / 128
+    groups = sorted({min(g, 2 ** math.ceil(math.log2(max(rows, 1)))) for g in (4, 8, 16, 32)})
+    if not problem.described:
+        for m, n, warps in (
+            (128, 256, 8), (64, 256, 4), (128, 128, 4), (128, 64, 4), (64, 64, 4),
+        ):  # fmt: skip
+            for group in groups:
+                yield Config(m, n, depth, group, 3, warps)
+        return
+    for schedule, m, n in _TILES:
+        cooperative = schedule == "cooperative"
+        subtiles = 4 if problem.epilogue else 2
+        result = m * (1 if cooperative else 2) * n // subtiles * problem.out_size
+        stages = min(8, (_SHARED - result) // ((m + n) * depth * problem.size))
+        if stages < 3:
+            continue
+        if schedule == "pingpong" and m == 128 and problem.tiles(m, n) <= gpu.units:
+            continue  # no second tile for the second consumer; two share one instead
+        for cluster in _CLUSTERS:
+            if problem.m <= m * (cluster[0] - 1) or problem.n <= n * (cluster[1] - 1):
+                continue  # a tile of the cluster's would be outside
+            for group in groups:
+                config = Config(m, n, depth, group, stages, 4, schedule, subtiles, cluster)
+                yield config
+                if not cooperative:
+                    continue
+                yield replace(config, stream_k=True)
+                if problem.tiles(m, n) > gpu.units:  # a next tile, during which to store
+                    # Of tiles that are cut as well none was the fastest on an H200.
+                    yield replace(config, late_store=True, subtiles=4)

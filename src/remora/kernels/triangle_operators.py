@@ -1,0 +1,86 @@
+"""The triangle update as a PyTorch operator: ``torch.ops.remora.triangle_multiply``.
+
+As an operator it goes through ``torch.compile``, ``torch.export`` and CUDA graphs unbroken, and
+has gradients. ``remora.kernels.triangle_multiply`` calls it where one of these is asked for.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from remora.errors import KernelArgumentError
+from remora.kernels.triangle import check, forward
+from remora.kernels.triangle_backward import gradients
+
+_NAMES = (
+    "norm_in_weight", "norm_in_bias", "p_in_weight", "g_in_weight",
+    "norm_out_weight", "norm_out_bias", "p_out_weight", "g_out_weight",
+)  # fmt: skip
+
+# ``define`` and not ``custom_op``, whose first call imports TorchDynamo.
+torch.library.define(
+    "remora::triangle_multiply",
+    "(Tensor x, "
+    + ", ".join(f"Tensor {name}" for name in _NAMES)
+    + ", Tensor? mask, bool incoming, float eps) -> Tensor",
+    tags=torch.Tag.pt2_compliant_tag,
+)
+torch.library.define(
+    "remora::triangle_multiply_backward",
+    "(Tensor grad, Tensor x, Tensor[] weights, Tensor? mask, bool incoming, float eps) -> Tensor[]",
+    tags=torch.Tag.pt2_compliant_tag,
+)
+
+#: See ``remora.kernels.triangle_multiply``; all arguments by position.
+triangle_multiply = torch.ops.remora.triangle_multiply.default
+triangle_multiply_backward = torch.ops.remora.triangle_multiply_backward.default
+
+
+@torch.library.impl("remora::triangle_multiply", "default")
+def _forward(x: Any, *others: Any) -> Any:
+    *weights, mask, incoming, eps = others
+    check(x, dict(zip(_NAMES, weights, strict=True)), mask)
+    return forward(x, weights, mask, incoming, eps)
+
+
+@torch.library.register_fake("remora::triangle_multiply")
+def _shape(x: Any, *others: Any) -> Any:
+    *weights, mask, _, _ = others
+    check(x, dict(zip(_NAMES, weights, strict=True)), mask)
+    return torch.empty(x.shape, dtype=x.dtype, device=x.device)
+
+
+@torch.library.impl("remora::triangle_multiply_backward", "default")
+def _backward(
+    grad: Any, x: Any, weights: list[Any], mask: Any, incoming: bool, eps: float
+) -> list[Any]:
+    return gradients(grad, x, weights, mask, incoming, eps)
+
+
+@torch.library.register_fake("remora::triangle_multiply_backward")
+def _shapes(
+    grad: Any, x: Any, weights: list[Any], mask: Any, incoming: bool, eps: float
+) -> list[Any]:
+    return [torch.empty(t.shape, dtype=t.dtype, device=t.device) for t in (x, *weights)]
+
+
+def _keep(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+    *tensors, mask, ctx.incoming, ctx.eps = inputs
+    if mask is not None and mask.requires_grad:
+        raise KernelArgumentError(
+            "the mask has no gradient",
+            where="remora.kernels.triangle_multiply",
+            hint="detach it",
+        )
+    ctx.save_for_backward(*tensors, mask)
+
+
+def _gradients(ctx: Any, grad: Any) -> tuple[Any, ...]:
+    x, *weights, mask = ctx.saved_tensors
+    found = triangle_multiply_backward(grad, x, weights, mask, ctx.incoming, ctx.eps)
+    return *found, None, None, None
+
+
+torch.library.register_autograd("remora::triangle_multiply", _gradients, setup_context=_keep)

@@ -1,0 +1,306 @@
+"""The triangle multiplicative update's kernels in plain Triton: any target, any sizes.
+
+The layer norm that all start with, and the same steps, with the same intermediates, as in
+:mod:`remora.kernels.triangle_hopper`: channel-major, rows padded to ROW, a multiple of PAIRS.
+WIDE: products of fp32, for Triton's interpreter.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from remora.kernels.tiles import tile_of
+
+
+@triton.jit(do_not_specialize=("N",))
+def normalise(
+    x, weight, bias, y, N, ROW, C, stride_xb, stride_xi, stride_xk, stride_xc, eps,
+    PAIRS: tl.constexpr, PIECE: tl.constexpr, PIECES: tl.constexpr,
+):  # fmt: skip
+    """The layer norm of x, (B, N, N, C), into y, (B, ROW, ROW, C), contiguous.
+
+    What is past N stays as it is. PIECES of PIECE channels, at least C. Grid: B * N *
+    cdiv(N, PAIRS) programs.
+    """
+    tiles = tl.cdiv(N, PAIRS)
+    row = tl.program_id(0) // tiles
+    b, i = (row // N).to(tl.int64), (row % N).to(tl.int64)
+    pairs = (tl.program_id(0) % tiles * PAIRS + tl.arange(0, PAIRS)).to(tl.int64)
+    x += b * stride_xb + i * stride_xi
+    parts = ()
+    total = tl.zeros((PAIRS,), tl.float32)
+    for piece in tl.static_range(PIECES):
+        columns = piece * PIECE + tl.arange(0, PIECE)
+        some = (pairs < N)[:, None] & (columns < C)[None, :]
+        at = pairs[:, None] * stride_xk + columns.to(tl.int64)[None, :] * stride_xc
+        values = tl.load(x + at, some, 0.0).to(tl.float32)
+        parts += (values,)  # type: ignore[assignment]
+        total += tl.sum(values, 1)
+    mean = total / C
+    squares = tl.zeros((PAIRS,), tl.float32)
+    for piece in tl.static_range(PIECES):
+        columns = piece * PIECE + tl.arange(0, PIECE)
+        values = tl.where((columns < C)[None, :], parts[piece] - mean[:, None], 0.0)
+        squares += tl.sum(values * values, 1)
+    scale = tl.math.rsqrt(squares / C + eps)
+    for piece in tl.static_range(PIECES):
+        columns = piece * PIECE + tl.arange(0, PIECE)
+        w = tl.load(weight + columns, columns < C, 0.0).to(tl.float32)
+        v = tl.load(bias + columns, columns < C, 0.0).to(tl.float32)
+        values = (parts[piece] - mean[:, None]) * scale[:, None] * w[None, :] + v[None, :]
+        at = y + ((b * ROW + i) * ROW + pairs)[:, None] * C + columns[None, :]
+        some = (pairs < N)[:, None] & (columns < C)[None, :]
+        tl.store(at, values.to(y.dtype.element_ty), some)
+
+
+@triton.jit
+def _dot(a, b, acc, WIDE: tl.constexpr):
+    if WIDE:  # Triton's interpreter multiplies the bits of bf16
+        a, b = a.to(tl.float32), b.to(tl.float32)
+    return tl.dot(a, b, acc)
+
+
+@triton.jit
+def _add(
+    acc, x, weights, channels, first, count, extent, PIECE: tl.constexpr, WIDE: tl.constexpr
+):  # fmt: skip
+    """``acc + x @ weights.T`` for some channels and a piece of the columns."""
+    columns = first + tl.arange(0, PIECE)
+    at = weights + columns[:, None] + channels[None, :] * extent
+    w = tl.load(at, (columns < extent)[:, None] & (channels < count)[None, :], 0.0)
+    return _dot(x, w, acc, WIDE)
+
+
+@triton.jit
+def sigmoid(x):
+    """Of fp32."""
+    return 1.0 / (1.0 + tl.math.exp2(x * -1.4426950408889634))  # log2(e)
+
+
+@triton.jit
+def _rows(y, pairs, first, inside, C, PIECE: tl.constexpr):
+    """A piece of rows, zeros past C."""
+    columns = first + tl.arange(0, PIECE)
+    some = inside[:, None] & (columns < C)[None, :]
+    return tl.load(y + pairs.to(tl.int64)[:, None] * C + columns[None, :], some, 0.0)
+
+
+@triton.jit(do_not_specialize=("B", "N"))
+def project_stock(
+    y, mask, p, g, g_unit, out, B, N, ROW, C, COUNT, stride_mb, stride_mi, stride_mk,
+    PAIRS: tl.constexpr, CHANNELS: tl.constexpr, PIECE: tl.constexpr,
+    MASKED: tl.constexpr, SCALED: tl.constexpr, WIDE: tl.constexpr,
+):  # fmt: skip
+    """``mask * (y @ P.T) * sigmoid(y @ G.T)``, channel-major.
+
+    y: (B, ROW, ROW, C); mask: (B, N, N), read if MASKED; p, g: (COUNT, C), contiguous;
+    g_unit: with SCALED what each gate's logits are multiplied by; out: (COUNT, B, ROW,
+    ROW), zeros past N. Grid: B * ROW * ROW / PAIRS * cdiv(COUNT, CHANNELS) programs.
+    """
+    chunks = tl.cdiv(COUNT, CHANNELS)
+    tile = tl.program_id(0) // chunks
+    row, first = tile // (ROW // PAIRS), tile % (ROW // PAIRS) * PAIRS
+    b, i = (row // ROW).to(tl.int64), (row % ROW).to(tl.int64)
+    pairs = first + tl.arange(0, PAIRS)
+    inside = pairs < tl.where(i < N, N, 0)
+    channels = tl.program_id(0) % chunks * CHANNELS + tl.arange(0, CHANNELS)
+    at = y + (b * ROW + i) * ROW * C
+    acc_p = tl.zeros((PAIRS, CHANNELS), tl.float32)
+    acc_g = tl.zeros((PAIRS, CHANNELS), tl.float32)
+    for at_column in range(0, C, PIECE):
+        rows = _rows(at, pairs, at_column, inside, C, PIECE)
+        acc_p = _add(acc_p, rows, p, channels, at_column, COUNT, C, PIECE, WIDE)
+        acc_g = _add(acc_g, rows, g, channels, at_column, COUNT, C, PIECE, WIDE)
+    if SCALED:
+        acc_g *= tl.load(g_unit + channels, channels < COUNT, 0.0)[None, :]
+    result = acc_p * sigmoid(acc_g)
+    if MASKED:
+        at_mask = mask + b * stride_mb + i * stride_mi + pairs.to(tl.int64) * stride_mk
+        result *= tl.load(at_mask, inside, 0.0).to(tl.float32)[:, None]
+    result = tl.where(inside[:, None], result, 0.0)
+    plane = tl.cast(B, tl.int64) * ROW * ROW
+    at_out = out + channels.to(tl.int64)[None, :] * plane + (b * ROW + i) * ROW + pairs[:, None]
+    tl.store(at_out, result.to(out.dtype.element_ty), (channels < COUNT)[None, :])
+
+
+@triton.jit
+def pair_products_stock(
+    ab, c, BATCHES, ROW,
+    BLOCK: tl.constexpr, DEPTH: tl.constexpr, INCOMING: tl.constexpr, WIDE: tl.constexpr,
+):  # fmt: skip
+    """``A @ B.T`` for each of BATCHES pairs of matrices; ``A.T @ B`` if INCOMING.
+
+    ab: the A's, then the B's, of ROW x ROW, a multiple of DEPTH. Grid: tiles * BATCHES
+    programs.
+    """
+    tiles = tl.cdiv(ROW, BLOCK) * tl.cdiv(ROW, BLOCK)
+    tile_m, tile_n = tile_of(tl.program_id(0) % tiles, ROW, ROW, BLOCK, BLOCK, 8)
+    batch = (tl.program_id(0) // tiles).to(tl.int64)
+    rows = tile_m * BLOCK + tl.arange(0, BLOCK)
+    columns = tile_n * BLOCK + tl.arange(0, BLOCK)
+    depth = tl.arange(0, DEPTH)
+    a_first = ab + batch * ROW * ROW
+    b_first = ab + (BATCHES + batch) * ROW * ROW
+    if INCOMING:
+        a_at = a_first + rows[:, None] + depth[None, :] * ROW
+        b_at = b_first + depth[:, None] * ROW + columns[None, :]
+    else:
+        a_at = a_first + rows.to(tl.int64)[:, None] * ROW + depth[None, :]
+        b_at = b_first + depth[:, None] + columns.to(tl.int64)[None, :] * ROW
+    step = tl.cast(ROW, tl.int64) * DEPTH if INCOMING else DEPTH
+    acc = tl.zeros((BLOCK, BLOCK), tl.float32)
+    for _ in range(0, ROW, DEPTH):
+        a = tl.load(a_at, (rows < ROW)[:, None], 0.0)
+        b = tl.load(b_at, (columns < ROW)[None, :], 0.0)
+        acc = _dot(a, b, acc, WIDE)
+        a_at += step
+        b_at += step
+    c_at = c + batch * ROW * ROW + rows.to(tl.int64)[:, None] * ROW + columns[None, :]
+    inside = (rows < ROW)[:, None] & (columns < ROW)[None, :]
+    tl.store(c_at, acc.to(c.dtype.element_ty), inside)
+
+
+@triton.jit
+def _piece(at, first, plane, H, unit, PIECE: tl.constexpr, SCALED: tl.constexpr):
+    """Some channels of the products, (pairs, channels), in fp32, and which there are."""
+    channels = first + tl.arange(0, PIECE)
+    some = (channels < H)[None, :]
+    x = tl.load(at[:, None] + channels.to(tl.int64)[None, :] * plane, some, 0.0).to(tl.float32)
+    if SCALED:  # without the scales of the weights
+        u = tl.load(unit + channels, channels < H, 0.0)
+        v = tl.load(unit + H + channels, channels < H, 0.0)
+        x *= (u * v)[None, :]
+    return x, some, channels
+
+
+@triton.jit(do_not_specialize=("B", "N"))
+def finish_stock(
+    y, products, weight, bias, p, g, unit, g_unit, p_unit, out, B, N, ROW, C, H, eps,
+    PAIRS: tl.constexpr, CHANNELS: tl.constexpr, PIECE: tl.constexpr, SCALED: tl.constexpr,
+    WIDE: tl.constexpr,
+):  # fmt: skip
+    """``(z @ P.T) * sigmoid(y @ G.T)``, z the layer norm of the products.
+
+    y: (B, ROW, ROW, C); products: (H, B, ROW, ROW); p: (C, H), g: (C, C), contiguous; out:
+    (B, N, N, C), contiguous. With SCALED: unit (2, H): what the products' channels are
+    multiplied by, g_unit and p_unit: the logits and the results. Grid: B * N * ROW / PAIRS *
+    cdiv(C, CHANNELS) programs.
+
+    The norm's sums are of differences to the first channel's products, which are never more than
+    sqrt(H) standard deviations from the mean: nothing cancels.
+    """
+    chunks = tl.cdiv(C, CHANNELS)
+    tile = tl.program_id(0) // chunks
+    row, first = tile // (ROW // PAIRS), tile % (ROW // PAIRS) * PAIRS
+    b, i = (row // N).to(tl.int64), (row % N).to(tl.int64)
+    pairs = first + tl.arange(0, PAIRS)
+    inside = pairs < N
+    plane = tl.cast(B, tl.int64) * ROW * ROW
+    channels = tl.program_id(0) % chunks * CHANNELS + tl.arange(0, CHANNELS)
+
+    at = products + (b * ROW + i) * ROW + pairs
+    shift = tl.load(at).to(tl.float32)
+    if SCALED:
+        shift *= tl.load(unit) * tl.load(unit + H)
+    totals = tl.zeros((PAIRS, PIECE), tl.float32)
+    squares = tl.zeros((PAIRS, PIECE), tl.float32)
+    for at_channel in range(0, H, PIECE):
+        x, some, hidden = _piece(at, at_channel, plane, H, unit, PIECE, SCALED)
+        x = tl.where(some, x - shift[:, None], 0.0)
+        totals += x
+        squares += x * x
+    mean = tl.sum(totals, 1) / H
+    variance = tl.maximum(tl.sum(squares, 1) / H - mean * mean, 0.0)
+    scale = tl.math.rsqrt(variance + eps)
+    mean += shift
+
+    acc_p = tl.zeros((PAIRS, CHANNELS), tl.float32)
+    for at_channel in range(0, H, PIECE):
+        x, some, hidden = _piece(at, at_channel, plane, H, unit, PIECE, SCALED)
+        w = tl.load(weight + hidden, hidden < H, 0.0).to(tl.float32)
+        v = tl.load(bias + hidden, hidden < H, 0.0).to(tl.float32)
+        z = (x - mean[:, None]) * scale[:, None] * w[None, :] + v[None, :]
+        z = tl.where(some, z, 0.0).to(p.dtype.element_ty)
+        acc_p = _add(acc_p, z, p, channels, at_channel, C, H, PIECE, WIDE)
+
+    at_rows = y + (b * ROW + i) * ROW * C
+    acc_g = tl.zeros((PAIRS, CHANNELS), tl.float32)
+    for at_column in range(0, C, PIECE):
+        rows = _rows(at_rows, pairs, at_column, inside, C, PIECE)
+        acc_g = _add(acc_g, rows, g, channels, at_column, C, C, PIECE, WIDE)
+
+    if SCALED:
+        acc_g *= tl.load(g_unit + channels, channels < C, 0.0)[None, :]
+        acc_p *= tl.load(p_unit + channels, channels < C, 0.0)[None, :]
+    result = acc_p * sigmoid(acc_g)
+    at_out = out + ((b * N + i) * N + pairs)[:, None] * C + channels[None, :]
+    tl.store(at_out, result.to(out.dtype.element_ty), inside[:, None] & (channels < C)[None, :])
+
+
+@triton.jit(do_not_specialize=("M", "N"))
+def gate_gradient(
+    d, p, g, mask, of_p, of_g, M, N, K, stride_dm, stride_dk, stride_mi, stride_mk,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, MASKED: tl.constexpr,
+):  # fmt: skip
+    """Of ``p * sigmoid(g) * mask``, whose gradient is d: the gradients of p and of g.
+
+    All are (M, K), contiguous but d; mask: (M / N, N), read if MASKED. Grid: cdiv(M, ROWS) *
+    cdiv(K, COLUMNS) programs.
+    """
+    tiles = tl.cdiv(K, COLUMNS)
+    rows = (tl.program_id(0) // tiles * ROWS + tl.arange(0, ROWS)).to(tl.int64)
+    columns = tl.program_id(0) % tiles * COLUMNS + tl.arange(0, COLUMNS)
+    some = (rows < M)[:, None] & (columns < K)[None, :]
+    at = rows[:, None] * stride_dm + columns.to(tl.int64)[None, :] * stride_dk
+    x = tl.load(d + at, some, 0.0).to(tl.float32)
+    if MASKED:
+        at = mask + rows // N * stride_mi + rows % N * stride_mk
+        x *= tl.load(at, rows < M, 0.0).to(tl.float32)[:, None]
+    at = rows[:, None] * K + columns[None, :]
+    gate = sigmoid(tl.load(g + at, some, 0.0).to(tl.float32))
+    factor = tl.load(p + at, some, 0.0).to(tl.float32)
+    tl.store(of_p + at, (x * gate).to(of_p.dtype.element_ty), some)
+    tl.store(of_g + at, (x * factor * gate * (1.0 - gate)).to(of_g.dtype.element_ty), some)
+
+
+@triton.jit(do_not_specialize=("M", "N"))
+def norm_gradient(
+    grad, x, weight, unit, of_x, sums, M, N, K, stride_xi, stride_xk, stride_xc,
+    stride_oi, stride_ok, stride_oc, eps,
+    ROWS: tl.constexpr, K_POWER: tl.constexpr, SCALED: tl.constexpr,
+):  # fmt: skip
+    """Of a layer norm, whose gradient is grad, (M, K), contiguous: the gradient of x.
+
+    x and of_x: (M / N, N, K), of any strides. unit: with SCALED what x's channels are multiplied
+    by first, (2, K). sums: (programs, 2, K): each program's part of the gradients of weight and
+    bias. K_POWER: a power of two, at least K. Grid: programs, any number.
+    """
+    columns = tl.arange(0, K_POWER)
+    there = columns < K
+    w = tl.load(weight + columns, there, 0.0).to(tl.float32)
+    of_weight = tl.zeros((K_POWER,), tl.float32)
+    of_bias = tl.zeros((K_POWER,), tl.float32)
+    for tile in range(tl.program_id(0), tl.cdiv(M, ROWS), tl.num_programs(0)):
+        rows = (tile * ROWS + tl.arange(0, ROWS)).to(tl.int64)
+        some = (rows < M)[:, None] & there[None, :]
+        channels = columns.to(tl.int64)[None, :]
+        at = (rows // N * stride_xi + rows % N * stride_xk)[:, None] + channels * stride_xc
+        values = tl.load(x + at, some, 0.0).to(tl.float32)
+        if SCALED:
+            u, v = tl.load(unit + columns, there, 0.0), tl.load(unit + K + columns, there, 0.0)
+            values *= (u * v)[None, :]
+        values = tl.where(some, values - (tl.sum(values, 1) / K)[:, None], 0.0)
+        scale = tl.math.rsqrt(tl.sum(values * values, 1) / K + eps)
+        values *= scale[:, None]
+        d = tl.load(grad + rows[:, None] * K + columns[None, :], some, 0.0).to(tl.float32)
+        of_weight += tl.sum(d * values, 0)
+        of_bias += tl.sum(d, 0)
+        d *= w[None, :]
+        along = tl.sum(d * values, 1) / K
+        d = (d - (tl.sum(d, 1) / K)[:, None] - values * along[:, None]) * scale[:, None]
+        at = (rows // N * stride_oi + rows % N * stride_ok)[:, None] + channels * stride_oc
+        tl.store(of_x + at, d.to(of_x.dtype.element_ty), some)
+    at = sums + tl.program_id(0) * 2 * K + columns
+    tl.store(at, of_weight, there)
+    tl.store(at + K, of_bias, there)

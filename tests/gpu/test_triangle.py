@@ -1,0 +1,203 @@
+"""``remora.kernels.triangle_multiply`` on a GPU, against float64 and against PyTorch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from kernels.triangle_reference import NAMES, error, inputs, triangle  # noqa: E402
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU: torch sees none"),
+]
+
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+@pytest.fixture(autouse=True)
+def tf32() -> Any:
+    """PyTorch's products of fp32 as the matrix units have them."""
+    before = torch.backends.cuda.matmul.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = True
+    yield
+    torch.backends.cuda.matmul.allow_tf32 = before
+
+
+def doubles(values: list[Any]) -> list[Any]:
+    return [v.detach().double() for v in values]
+
+
+def poison(values: list[Any], hidden: int = 128) -> None:
+    """Leave NaN where results and intermediates are going to be."""
+    size = 4 * values[0].numel() + 4 * hidden * values[0].numel() // max(1, values[0].shape[3])
+    torch.full((size,), float("nan"), device="cuda")
+
+
+def check(values: list[Any], **options: Any) -> Any:
+    """No worse than PyTorch in the same precision, but for noise; the same in each run."""
+    from remora.kernels import triangle_multiply
+
+    mask = options.get("mask")
+    expected = triangle(*doubles(values), **options)
+    poison(values)
+    result = triangle_multiply(*values, **options)
+    assert result.dtype == values[0].dtype
+    assert result.shape == values[0].shape
+    limit = min(2e-2, 1.1 * error(triangle(*values, **options), expected))
+    assert error(result, expected) < limit, (values[0].shape, mask is not None)
+    poison(values)
+    assert torch.equal(triangle_multiply(*values, **options), result)
+    return result
+
+
+@pytest.mark.parametrize("incoming", [False, True], ids=["outgoing", "incoming"])
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("c", [128, 384])
+def test_against_float64(c: int, dtype: str, incoming: bool) -> None:
+    for b, n in ((2, 256), (1, 192), (1, 320), (1, 512)):
+        values = inputs(b, n, c, 128, DTYPES[dtype], "cuda", seed=n)
+        check(values, mask=torch.rand(b, n, n, device="cuda") > 0.2, incoming=incoming)
+
+
+@pytest.mark.parametrize("incoming", [False, True], ids=["outgoing", "incoming"])
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+def test_any_length(dtype: str, incoming: bool) -> None:
+    """Rows are padded to 64, which has to show nowhere."""
+    for b, n in ((1, 1), (3, 7), (1, 63), (1, 65), (2, 100), (1, 200), (1, 257)):
+        values = inputs(b, n, 128, 128, DTYPES[dtype], "cuda", seed=n)
+        check(values, mask=torch.rand(b, n, n, device="cuda"), incoming=incoming)
+
+
+@pytest.mark.parametrize(
+    ("c", "h"), [(64, 128), (192, 128), (512, 128), (96, 128), (128, 64), (40, 24)]
+)
+def test_any_channels(c: int, h: int) -> None:
+    """By Hopper's kernels where they take them, else by the portable ones."""
+    for dtype in ("bf16", "fp32"):
+        values = inputs(1, 130, c, h, DTYPES[dtype], "cuda", seed=c)
+        for incoming in (False, True):
+            check(values, incoming=incoming)
+
+
+def test_strides_and_alignment() -> None:
+    from remora.kernels import triangle_multiply
+
+    values = inputs(2, 96, 128, 128, torch.bfloat16, "cuda")
+    mask = torch.rand(2, 96, 96, device="cuda").bfloat16()
+    expected = triangle_multiply(*values, mask=mask)
+    x = values[0]
+    turned = x.transpose(1, 2).contiguous().transpose(1, 2)
+    spread = torch.zeros(2, 96, 96, 257, device="cuda", dtype=x.dtype)
+    spread[..., 1::2] = x
+    shifted = torch.zeros(x.numel() + 1, device="cuda", dtype=x.dtype)[1:].view(x.shape).copy_(x)
+    wide = torch.zeros(2, 96, 192, device="cuda").bfloat16()
+    wide[..., ::2] = mask
+    for other in (turned, spread[..., 1::2], shifted):
+        result = triangle_multiply(other, *values[1:], mask=wide[..., ::2])
+        assert torch.equal(result, expected)
+    weights = []
+    for w in values[1:]:
+        moved = torch.zeros(w.numel() + 1, device="cuda", dtype=w.dtype)[1:].view(w.shape).copy_(w)
+        weights.append(moved)
+    assert torch.equal(triangle_multiply(x, *weights, mask=mask), expected)
+
+
+def test_nan_and_inf_go_where_they_go_in_pytorch() -> None:
+    from remora.kernels import triangle_multiply
+
+    for dtype in DTYPES.values():
+        values = inputs(1, 128, 128, 128, dtype, "cuda")
+        values[0][0, 3, 70, 3] = float("nan")
+        values[0][0, 90, 2, 5] = float("inf")
+        for incoming in (False, True):
+            result = triangle_multiply(*values, incoming=incoming)
+            expected = triangle(*values, incoming=incoming)
+            assert torch.equal(result.isnan(), expected.isnan())
+            assert not expected.isnan().all()
+
+
+@pytest.mark.parametrize("scale", [1e-6, 1e6])
+def test_scales_of_fp32(scale: float) -> None:
+    values = inputs(1, 128, 128, 128, torch.float32, "cuda")
+    x, norm_in, bias_in, _, g_in, norm_out, _, p_out, g_out = values
+    x /= scale
+    for weight in (norm_in, bias_in, norm_out, p_out):
+        weight *= scale
+    for weight in (g_in, g_out):  # so that the gates stay
+        weight /= scale
+    check(values, eps=1e-30)
+
+
+def test_more_than_2_to_the_31_elements() -> None:
+    """The projections, 256 channels of 3072 x 3072 pairs; some rows against float64."""
+    from remora.kernels import triangle_multiply
+
+    n = 3072
+    values = inputs(1, n, 128, 128, torch.bfloat16, "cuda")
+    result = triangle_multiply(*values)
+    some = torch.tensor([0, 1, n - 1], device="cuda")
+    wide = doubles(values[1:])
+    y = torch.nn.functional.layer_norm(values[0].double(), (128,), wide[0], wide[1])
+
+    def gated(rows: Any, part: slice) -> Any:
+        return (rows @ wide[2][part].T) * torch.sigmoid(rows @ wide[3][part].T)
+
+    a, b = gated(y[0, some], slice(0, 128)), gated(y[0], slice(128, 256))
+    t = torch.einsum("ikc,jkc->ijc", a, b)
+    z = torch.nn.functional.layer_norm(t, (128,), wide[4], wide[5])
+    expected = torch.sigmoid(y[0, some] @ wide[7].T) * (z @ wide[6].T)
+    assert error(result[0, some], expected) < 2e-2
+
+
+@pytest.mark.parametrize("incoming", [False, True], ids=["outgoing", "incoming"])
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+def test_gradients(dtype: str, incoming: bool) -> None:
+    from remora.kernels import triangle_multiply
+
+    values = [v.requires_grad_() for v in inputs(2, 100, 128, 128, DTYPES[dtype], "cuda")]
+    mask = torch.rand(2, 100, 100, device="cuda") > 0.2
+    grad = torch.randn(values[0].shape, device="cuda").to(DTYPES[dtype])
+
+    def gradients(of: Any, arguments: list[Any], grad: Any) -> Any:
+        return torch.autograd.grad(of(*arguments, mask=mask, incoming=incoming), arguments, grad)
+
+    wide = [v.requires_grad_() for v in doubles(values)]
+    expected = gradients(triangle, wide, grad.double())
+    in_pytorch = gradients(triangle, values, grad)
+    found = gradients(triangle_multiply, values, grad)
+    again = gradients(triangle_multiply, values, grad)
+    for name, got, same, other, want in zip(
+        ("x", *NAMES), found, again, in_pytorch, expected, strict=True
+    ):
+        assert torch.equal(got, same), name
+        assert error(got, want) < max(2e-3, 1.2 * error(other, want)), name
+
+
+def test_operator_compile_graph_and_stream() -> None:
+    from remora.kernels import triangle_multiply, triangle_operators
+
+    values = inputs(1, 128, 128, 128, torch.bfloat16, "cuda")
+    expected = triangle_multiply(*values)
+    compiled = torch.compile(triangle_multiply, fullgraph=True)
+    assert torch.equal(compiled(*values), expected)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        replayed = triangle_multiply(*values)
+    replayed.fill_(float("nan"))
+    graph.replay()
+    assert torch.equal(replayed, expected)
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        beside = triangle_multiply(*values)
+    torch.cuda.current_stream().wait_stream(stream)
+    assert torch.equal(beside, expected)
+    small = [v.requires_grad_() for v in inputs(1, 16, 64, 128, torch.bfloat16, "cuda")]
+    torch.library.opcheck(
+        triangle_operators.triangle_multiply, (*small, None, False, 1e-5),
+        test_utils=("test_schema", "test_autograd_registration", "test_faketensor"),
+    )  # fmt: skip

@@ -1,0 +1,90 @@
+"""``matmul`` with the reference meaning: what tests/gpu/test_matmul.py tries, at small sizes."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import triton
+from kernels import matmul_cases as cases
+
+from remora.errors import KernelArgumentError
+from remora.kernels import matmul
+
+assert triton.knobs.runtime.interpret
+
+
+@pytest.mark.parametrize("dtype", cases.TOLERANCE)
+def test_any_extent_and_order(dtype: str) -> None:
+    for m, n, k in ((9, 5, 3), (70, 90, 33), (64, 128, 200)):
+        for a_by_column, b_by_column in ((False, False), (True, True)):
+            a = cases.matrix((m, k), dtype, "cpu", by_column=a_by_column)
+            b = cases.matrix((k, n), dtype, "cpu", by_column=b_by_column)
+            cases.agrees(a, b)
+
+
+def test_batches() -> None:
+    cases.in_batches(20, 40, 24, "cpu")
+
+
+def test_epilogues() -> None:
+    cases.with_epilogue(70, 90, 33, "cpu")
+    cases.with_epilogue(40, 70, 33, "cpu", batch=2)
+
+
+@pytest.mark.parametrize("dtype", ["float8_e4m3fn", "int8"])
+def test_scales(dtype: str) -> None:
+    cases.with_scales(dtype, 70, 40, 48, "cpu")
+    cases.with_scales(dtype, 20, 40, 48, "cpu", batch=2)
+
+
+def test_nothing() -> None:
+    cases.of_nothing("cpu")
+
+
+def test_any_strides() -> None:
+    cases.of_any_strides("cpu")
+
+
+def test_what_is_not_finite() -> None:
+    cases.not_finite("cpu")
+
+
+def test_type_of_the_result() -> None:
+    a = cases.matrix((16, 16), "float16", "cpu")
+    assert matmul(a, a, out_dtype=torch.float32).dtype == torch.float32
+    assert matmul(a.to(torch.int8), a.to(torch.int8)).dtype == torch.int32
+
+
+def test_what_is_launched_again() -> None:
+    """Launches are worked out once for tensors of one kind, and hold for these only."""
+    from remora.kernels.matmul import _KNOWN
+
+    scale = torch.rand(1) + 0.5
+    for turn in range(2):
+        before = len(_KNOWN)
+        a, b = cases.matrix((40, 24), "float16", "cpu"), cases.matrix((24, 56), "float16", "cpu")
+        cases.agrees(a, b)
+        cases.agrees(a[:20], b)
+        cases.agrees(a, b, a.double() @ b.double() * scale.double(), scale_a=scale)
+        cases.agrees(a.expand(3, 40, 24), b)
+        cases.agrees(torch.cat([a, a], 1)[:, :24], b)
+        assert matmul(a, b, out_dtype=torch.float32).dtype == torch.float32
+        assert (len(_KNOWN) - before, turn) in ((6, 0), (0, 1))
+
+
+def refused(text: str, *operands: object, **options: object) -> None:
+    with pytest.raises(KernelArgumentError, match=text):
+        matmul(*operands, **options)  # type: ignore[arg-type]
+
+
+def test_what_does_not_fit() -> None:
+    a, one = cases.matrix((16, 16), "float16", "cpu"), torch.ones(1)
+    refused("a has to be a torch tensor of 2 or 3 dimensions, it is list", [[1]], a)
+    refused("it is 1 dimensions", a[0], a)
+    refused(r"a is \(16, 16\) and b is \(8, 16\)", a, a[:8])
+    refused("a has 2 matrices and b 3", a.expand(2, 16, 16), a.expand(3, 16, 16))
+    refused("a is of torch.float16 and b of torch.float32", a, a.float())
+    refused("b of torch.int64", a.long(), a.long())
+    refused("scale_a has 3 numbers", a, a, scale_a=torch.ones(3))
+    refused("scale_b is of torch.float64", a, a, scale_b=one.double())
+    refused("scale_b has to be a torch tensor, it is float", a, a, scale_b=1.0)

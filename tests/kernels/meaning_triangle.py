@@ -1,0 +1,152 @@
+"""``triangle_multiply`` with the reference meaning: run by ``test_triangle.py``.
+
+Not collected by itself: Triton reads TRITON_INTERPRET as it is imported.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import triton
+from kernels.triangle_reference import NAMES, error, inputs, triangle
+
+from remora.errors import KernelArgumentError
+from remora.kernels import triangle_multiply
+
+assert triton.knobs.runtime.interpret
+
+# Of |result - float64| / |float64|. The interpreter rounds to bf16 towards zero.
+TOLERANCE = {torch.float32: 1.5e-3, torch.float16: 1.5e-3, torch.bfloat16: 2e-2}
+
+
+def doubles(values: list[Any]) -> list[Any]:
+    return [v.detach().double() for v in values]
+
+
+# Channels and hidden channels are not of a tile, and n is no multiple of the padding, 16.
+@pytest.mark.parametrize("incoming", [False, True], ids=["outgoing", "incoming"])
+@pytest.mark.parametrize(("dtype", "b", "n", "c", "h"), [
+    (torch.float32, 1, 5, 24, 8), (torch.bfloat16, 2, 3, 72, 8), (torch.float16, 1, 18, 16, 4),
+])  # fmt: skip
+def test_against_float64(dtype: Any, b: int, n: int, c: int, h: int, incoming: bool) -> None:
+    values = inputs(b, n, c, h, dtype, "cpu")
+    mask = torch.rand(b, n, n) > 0.3
+    result = triangle_multiply(*values, mask=mask, incoming=incoming)
+    expected = triangle(*doubles(values), mask=mask, incoming=incoming)
+    assert result.dtype == dtype
+    assert error(result, expected) < TOLERANCE[dtype]
+
+
+@pytest.mark.parametrize("scale", [1e-6, 1e6])
+def test_scales_of_fp32(scale: float) -> None:
+    """What fp16 cannot hold: weights are scaled to what it can, and results back."""
+    values = inputs(1, 4, 16, 4, torch.float32, "cpu")
+    x, norm_in, bias_in, _, g_in, norm_out, _, p_out, g_out = values
+    x /= scale
+    for weight in (norm_in, bias_in, norm_out, p_out):
+        weight *= scale
+    for weight in (g_in, g_out):  # so that the gates stay
+        weight /= scale
+    expected = triangle(*doubles(values), eps=1e-30)
+    assert error(triangle_multiply(*values, eps=1e-30), expected) < TOLERANCE[torch.float32]
+
+
+def test_a_mean_far_from_zero() -> None:
+    values = inputs(1, 4, 16, 4, torch.float32, "cpu")
+    values[0] += 1000
+    expected = triangle(*doubles(values))
+    assert error(triangle_multiply(*values), expected) < TOLERANCE[torch.float32]
+
+
+def test_nan_and_inf_go_where_they_go_in_pytorch() -> None:
+    values = inputs(1, 4, 8, 2, torch.float16, "cpu")
+    values[0][0, 1, 2, 3] = float("nan")
+    values[0][0, 3, 2, 5] = float("inf")
+    result, expected = triangle_multiply(*values), triangle(*values)
+    assert expected.isnan().any()
+    assert not expected.isnan().all()
+    assert torch.equal(result.isnan(), expected.isnan())
+
+
+def test_what_a_mask_leaves_out_does_not_count() -> None:
+    values = inputs(1, 4, 8, 2, torch.float16, "cpu")
+    mask = torch.ones(1, 4, 4)
+    mask[0, 1] = 0
+    before = triangle_multiply(*values, mask=mask)
+    values[0][0, 1] += 1
+    after = triangle_multiply(*values, mask=mask)
+    assert torch.equal(before[0, 0], after[0, 0])
+    assert not torch.equal(before[0, 1], after[0, 1])  # the output's gate
+
+
+def test_strides() -> None:
+    values = inputs(1, 4, 8, 2, torch.float16, "cpu")
+    mask = torch.rand(1, 4, 4)
+    expected = triangle_multiply(*values, mask=mask)
+    values[0] = values[0].transpose(1, 2).contiguous().transpose(1, 2)
+    values[3] = values[3].T.contiguous().T
+    wide = torch.zeros(1, 4, 8)
+    wide[:, :, ::2] = mask
+    assert torch.equal(triangle_multiply(*values, mask=wide[:, :, ::2]), expected)
+    spread = torch.zeros(*values[0].shape[:3], 24, dtype=torch.float16)
+    spread[..., 1::3] = values[0]
+    values[0] = spread[..., 1::3]
+    assert torch.equal(triangle_multiply(*values, mask=mask), expected)
+
+
+@pytest.mark.parametrize(
+    ("b", "n", "c", "h"), [(0, 4, 8, 2), (1, 0, 8, 2), (1, 2, 0, 2), (1, 2, 8, 0)]
+)
+def test_nothing_to_do(b: int, n: int, c: int, h: int) -> None:
+    values = [torch.randn(s) for s in [
+        (b, n, n, c), (c,), (c,), (2 * h, c), (2 * h, c), (h,), (h,), (c, h), (c, c)
+    ]]  # fmt: skip
+    values = [v.requires_grad_() for v in values]
+    result = triangle_multiply(*values)
+    assert result.shape == (b, n, n, c)
+    assert not result.any()
+    result.sum().backward()
+    assert all(v.grad is not None and not v.grad.any() for v in values)
+
+
+@pytest.mark.parametrize("incoming", [False, True], ids=["outgoing", "incoming"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
+def test_gradients(dtype: Any, incoming: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("remora.kernels.triangle_backward._PAIRS", 12)  # more than one chunk
+    values = [v.requires_grad_() for v in inputs(2, 5, 24, 4, dtype, "cpu")]
+    mask = torch.rand(2, 5, 5) > 0.3
+    grad = torch.randn(values[0].shape).to(dtype)
+    found = torch.autograd.grad(
+        triangle_multiply(*values, mask=mask, incoming=incoming), values, grad
+    )
+    wide = [v.requires_grad_() for v in doubles(values)]
+    expected = torch.autograd.grad(
+        triangle(*wide, mask=mask, incoming=incoming), wide, grad.double()
+    )
+    for name, got, want in zip(("x", *NAMES), found, expected, strict=True):
+        assert got.dtype == dtype
+        assert error(got, want) < 2 * TOLERANCE[dtype], name
+
+
+def test_a_mask_has_no_gradient() -> None:
+    values = inputs(1, 2, 8, 2, torch.float16, "cpu")
+    with pytest.raises(KernelArgumentError, match="the mask has no gradient"):
+        triangle_multiply(*values, mask=torch.ones(1, 2, 2, requires_grad=True))
+
+
+def test_the_operator() -> None:
+    from remora.kernels import triangle_operators
+
+    values = [v.requires_grad_() for v in inputs(1, 2, 8, 2, torch.float16, "cpu")]
+    mask = torch.ones(1, 2, 2)
+    torch.library.opcheck(
+        triangle_operators.triangle_multiply, (*values, mask, False, 1e-5),
+        test_utils=("test_autograd_registration", "test_faketensor"),
+    )  # fmt: skip
+    compiled = torch.compile(triangle_multiply, fullgraph=True, backend="aot_eager")
+    result = compiled(*values, mask=mask)
+    assert torch.equal(result, triangle_multiply(*values, mask=mask))
+    result.sum().backward()
+    assert all(v.grad is not None for v in values)

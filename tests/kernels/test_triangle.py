@@ -1,0 +1,232 @@
+"""``triangle_multiply`` without a GPU: its meaning, what it refuses, and its code."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import triton
+import triton.language as tl
+from kernels.triangle_reference import NAMES
+from launching import Launcher, Pointer, standing_in
+from tlx.building import build, conversions_in_loops, instructions, loops_of
+
+from remora.analysis import disassemble
+from remora.errors import KernelArgumentError
+from remora.kernels import triangle_hopper, triangle_multiply, triangle_scaling, triangle_stock
+from remora.kernels.offline import _hip_resources
+from remora.kernels.triangle import _Launcher, _stages
+
+
+def test_the_reference_meaning() -> None:
+    here = Path(__file__).parent
+    file = here / "meaning_triangle.py"
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", file],
+        cwd=here.parent.parent, env={**os.environ, "TRITON_INTERPRET": "1"},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout[-8000:]
+    assert "passed" in done.stdout
+
+
+# --- what is refused -------------------------------------------------------------------------
+
+X = torch.ones(1, 2, 2, 8)
+WEIGHTS = dict(zip(NAMES, map(
+    torch.ones, [(8,), (8,), (4, 8), (4, 8), (2,), (2,), (8, 2), (8, 8)]
+), strict=True))  # fmt: skip
+REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "no tensor": ({"x": [1]}, "x has to be a torch tensor, it is list"),
+    "no weight": ({"p_in_weight": None}, "p_in_weight has to be a torch tensor, it is NoneType"),
+    "three dimensions": ({"x": X[0]}, "x has to be (B, N, N, C), it is (2, 2, 8)"),
+    "no square": ({"x": X[:, :1]}, "x has to be (B, N, N, C), it is (1, 1, 2, 8)"),
+    "float64": ({"x": X.double()}, "x is of torch.float64"),
+    "shape": ({"g_in_weight": X[0, 0]}, "g_in_weight has to be (4, 8), it is (2, 8)"),
+    "dtype": ({"p_out_weight": torch.ones(8, 2).half()}, "p_out_weight is of torch.float16, x of"),
+    "device": ({"norm_in_bias": torch.ones(8, device="meta")}, "norm_in_bias is on meta, x on cpu"),
+    "mask": ({"mask": torch.ones(2, 2)}, "mask has to be a tensor (1, 2, 2), it is (2, 2)"),
+    "no mask": ({"mask": True}, "mask has to be a tensor (1, 2, 2), it is bool"),
+    "no kernel": ({}, "there is no kernel for cpu"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_refused(case: str) -> None:
+    changed, message = REFUSED[case]
+    with pytest.raises(KernelArgumentError, match=re.escape(message)) as caught:
+        triangle_multiply(**{"x": X, **WEIGHTS, **changed})
+    assert caught.value.where == "remora.kernels.triangle_multiply"
+
+
+# --- code ------------------------------------------------------------------------------------
+
+
+def descriptor(dtype: str, rows: int, columns: int) -> str:
+    return f"tensordesc<{dtype}[{rows},{columns}]>"
+
+
+def hopper(step: str, dtype: str, c: int, *, incoming: bool = False) -> Any:
+    """A step of the update for pairs of C channels, as ``triangle_multiply`` launches it."""
+    kind = {"fp32": "fp16"}.get(dtype, dtype)
+    scaled, pieces = dtype == "fp32", c // 64
+    weights = descriptor(kind, 128, 64)
+    common: dict[str, Any] = {
+        "y_desc": descriptor(kind, 64, 64), "p_desc": weights, "g_desc": weights, "B": "i32",
+        "N": "i32", "ROW": "i32:16", "PIECES": pieces, "SCALED": scaled, "g_unit": "*fp32",
+    }  # fmt: skip
+    if step == "project":
+        stages, resident = _stages(2 * pieces, 4 * pieces)
+        return build(
+            triangle_hopper.project, "cuda:90", **common, mask="*u8",
+            out_desc=descriptor(kind, 64, 64), stride_mb="i32", stride_mi="i32", stride_mk=1,
+            CHUNKS=2, STAGES=stages, RESIDENT=resident, RESULTS=2, MASKED=True,
+        )  # fmt: skip
+    if step == "finish":
+        chunks = -(-c // 128)
+        stages, resident = _stages(2 * (pieces + 2), chunks * (pieces + 2))
+        return build(
+            triangle_hopper.finish, "cuda:90", **common, products=f"*{dtype}",
+            weight="*fp32" if scaled else f"*{dtype}", bias="*fp32" if scaled else f"*{dtype}",
+            unit="*fp32", p_unit="*fp32", out=f"*{dtype}",
+            out_desc=descriptor(dtype, 64, 32 if scaled else 64), C="i32:16", eps="fp32",
+            H_PIECES=2, CHUNKS=chunks, STAGES=stages, RESIDENT=resident, RESULTS=2, DESCRIBED=True,
+        )  # fmt: skip
+    parts = 4 if scaled else 2
+    return build(
+        triangle_hopper.pair_products, "cuda:90", a_desc=descriptor(kind, 64, 64),
+        b_desc=descriptor(kind, *((64, 256) if incoming else (256, 64))),
+        c_desc=descriptor(dtype, 64, 256 // parts), BATCHES="i32", ROW="i32:16",
+        BLOCK_N=256, PARTS=parts, STAGES=4, INCOMING=incoming,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(("step", "dtype", "c"), [
+    ("project", "bf16", 384), ("project", "fp32", 128),
+    ("finish", "bf16", 128), ("finish", "fp32", 384),
+])  # fmt: skip
+def test_gated_projections_on_hopper(step: str, dtype: str, c: int) -> None:
+    compiled = hopper(step, dtype, c)
+    ptx, kind = compiled.asm["ptx"], "bf16" if dtype == "bf16" else "f16"
+    assert set(instructions(ptx, r"wgmma\.mma_async\.sync\.aligned\.(m\S+) ")) == {
+        f"m64n128k16.f32.{kind}.{kind}"
+    }
+    # Products take both operands from shared memory, and one is in flight while the next is issued.
+    inner = [body for body in loops_of(ptx) if "wgmma.mma_async" in body]
+    inner = [body for body in inner if not any(o in body for o in inner if o is not body)]
+    assert len(inner) == 4  # two consumers, two factors
+    for loop in inner:
+        assert instructions(loop, r"wgmma\.wait_group\.sync\.aligned\s+(\d)") == ["1"]
+        assert not re.search(r"(ld|st)\.(shared|global)|stmatrix|ldmatrix", loop)
+    # Rows, weights and results go through the copy engine, the products 16 bytes at a time.
+    assert "cp.async.bulk.tensor.2d.shared" in ptx
+    assert "cp.async.bulk.tensor.2d.global" in ptx
+    assert ("ld.global.v4.b32" in ptx) == (step == "finish")
+    assert "st.global" not in ptx
+    assert not [c for c in conversions_in_loops(compiled.asm["ttgir"]) if re.search(r"x\d+x", c)]
+    assert " STL" not in disassemble(compiled.asm["cubin"])  # nothing is spilled
+    assert compiled.metadata.shared <= 227 << 10
+
+
+@pytest.mark.parametrize(("dtype", "incoming"), [("bf16", False), ("fp32", True)])
+def test_products_on_hopper(dtype: str, incoming: bool) -> None:
+    compiled = hopper("products", dtype, 128, incoming=incoming)
+    ptx, kind = compiled.asm["ptx"], "bf16" if dtype == "bf16" else "f16"
+    assert set(instructions(ptx, r"wgmma\.mma_async\.sync\.aligned\.(m\S+) ")) == {
+        f"m64n256k16.f32.{kind}.{kind}"
+    }
+    inner = min((body for body in loops_of(ptx) if "wgmma.mma_async" in body), key=len)
+    assert instructions(inner, r"wgmma\.wait_group\.sync\.aligned\s+(\d)") == ["1"]
+    assert not re.search(r"(ld|st)\.(shared|global)|stmatrix|ldmatrix", inner)
+    assert not conversions_in_loops(compiled.asm["ttgir"])
+    assert " STL" not in disassemble(compiled.asm["cubin"])
+    assert compiled.metadata.shared <= 227 << 10
+
+
+@pytest.mark.parametrize(("target", "dtype"), [("hip:gfx942", "bf16"), ("hip:gfx950", "fp32")])
+def test_on_cdna(target: str, dtype: str) -> None:
+    kind = {"fp32": "fp16"}.get(dtype, dtype)
+    cut = {"PAIRS": 128, "CHANNELS": 128, "PIECE": 64, "SCALED": dtype == "fp32", "WIDE": False}
+    common: dict[str, Any] = {
+        "y": f"*{kind}", "p": f"*{kind}", "g": f"*{kind}", "g_unit": "*fp32", "B": "i32",
+        "N": "i32", "ROW": "i32:16", "C": "i32:16", **cut,
+    }  # fmt: skip
+    first = build(
+        triangle_stock.project_stock, target, options={"num_warps": 8}, **common, mask="*u8",
+        out=f"*{kind}", COUNT="i32:16", MASKED=True, stride_mb="i32", stride_mi="i32", stride_mk=1,
+    )  # fmt: skip
+    second = build(
+        triangle_stock.pair_products_stock, target, ab=f"*{kind}", c=f"*{dtype}",
+        BATCHES="i32:16", ROW="i32:16", BLOCK=128, DEPTH=64, INCOMING=dtype == "fp32", WIDE=False,
+    )  # fmt: skip
+    third = build(
+        triangle_stock.finish_stock, target, options={"num_warps": 8}, **common,
+        products=f"*{dtype}", weight=f"*{dtype}", bias=f"*{dtype}", unit="*fp32", p_unit="*fp32",
+        out=f"*{dtype}", H="i32:16", eps="fp32",
+    )  # fmt: skip
+    for compiled in (first, second, third):
+        assembly = compiled.asm["amdgcn"]
+        assert re.search(rf"^\s*v_mfma_f32_\d+x\d+x\d+_{kind.replace('fp', 'f')}", assembly, re.M)
+        assert _hip_resources(assembly)[1] == 0  # nothing is spilled
+
+
+@pytest.mark.parametrize("target", ["cuda:90", "hip:gfx942"])
+def test_norms_move_16_bytes(target: str) -> None:
+    compiled = build(
+        triangle_stock.normalise, target, x="*bf16", weight="*bf16", bias="*bf16", y="*bf16",
+        N="i32", ROW="i32:16", C="i32:16", stride_xb="i32:16", stride_xi="i32:16",
+        stride_xk="i32:16", stride_xc=1, eps="fp32", PAIRS=16, PIECE=128, PIECES=3,
+    )  # fmt: skip
+    assembly = compiled.asm["ptx" if target.startswith("cuda") else "amdgcn"]
+    assert re.search(r"ld\.global\.v4\.b32|(global|buffer)_load_dwordx4", assembly)
+    assert re.search(r"st\.global\.v4\.b32|(global|buffer)_store_dwordx4", assembly)
+
+
+def test_weights_are_scaled_on_cdna() -> None:
+    pointers = [n for n in triangle_scaling.scale_weights.arg_names if not n.isupper()]
+    kinds = {n: "*fp16" if n.endswith("16") else "*fp32" for n in pointers}
+    compiled = build(
+        triangle_scaling.scale_weights, "hip:gfx942", **kinds, C="i32:16", H="i32:16",
+        C_POWER=512, H_POWER=128,
+    )  # fmt: skip
+    assert re.search(r"v_cvt_f16_f32|v_fma_mixlo_f16", compiled.asm["amdgcn"])
+
+
+# --- launches --------------------------------------------------------------------------------
+
+
+@triton.jit
+def fill(x, n, value, SIZE: tl.constexpr, MASKED: tl.constexpr):
+    at = tl.program_id(0) * SIZE + tl.arange(0, SIZE)
+    tl.store(x + at, value, (at < n) | (not MASKED))
+
+
+def test_the_second_launch_is_as_the_first_one_but_for_its_arguments(fresh_cache: Path) -> None:
+    seen: list[Any] = []
+
+    class Recording(Launcher):
+        def __init__(self, source: Any, metadata: Any) -> None:
+            """Nothing to keep."""
+
+        def __call__(self, *arguments: Any) -> None:
+            seen.append(arguments)
+
+    x, y = Pointer(), Pointer()
+    with standing_in():
+        triton.runtime.driver.active.launcher_cls = Recording
+        launch = _Launcher()
+        launch(fill, 3, x, 32, 1.0, SIZE=64, MASKED=True, num_warps=2)
+        launch(fill, 5, y, 48, 2.0, SIZE=64, MASKED=True, num_warps=2)
+        fill[(5,)](y, 48, 2.0, SIZE=64, MASKED=True, num_warps=2)
+    first, second, stock = seen
+    assert first[:3] == (3, 1, 1)
+    assert len(second) == len(stock)
+    assert second[:3] == stock[:3] == (5, 1, 1)
+    assert second[4] is stock[4]  # the function
+    assert second[9:] == stock[9:] == (y, 48, 2.0, 64, True)
