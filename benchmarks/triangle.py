@@ -22,6 +22,7 @@ import argparse
 import json
 import statistics
 import sys
+from itertools import product
 from pathlib import Path
 
 import machine
@@ -44,7 +45,8 @@ def contestants(names: list[str]):
     from remora.kernels import triangle_multiply
 
     torch.backends.cuda.matmul.allow_tf32 = True
-    compiled = torch.compile(triangle)
+    torch._dynamo.reset()  # each size is compiled for itself
+    compiled = torch.compile(triangle, dynamic=False)
     runs = {
         "eager": lambda v, m, i: triangle(*v, mask=m, incoming=i),
         "compiled": lambda v, m, i: compiled(*v, mask=m, incoming=i),
@@ -95,10 +97,10 @@ def rates() -> dict[str, float]:
     target = torch.empty_like(source)
     a, b = (torch.randn(8192, 8192, device="cuda", dtype=torch.bfloat16) for _ in range(2))
     copy = do_bench(lambda: target.copy_(source), return_mode="median")
-    product = do_bench(lambda: a @ b, return_mode="median")
+    multiply = do_bench(lambda: a @ b, return_mode="median")
     return {
         "bytes_per_s": 2 * source.numel() / copy * 1e3,
-        "flop_per_s": 2 * 8192**3 / product * 1e3,
+        "flop_per_s": 2 * 8192**3 / multiply * 1e3,
     }
 
 
@@ -124,11 +126,16 @@ def measure(size, dtype: str, incoming: bool, arguments, peaks) -> list[dict]:
     def exact(values, mask, incoming):
         return triangle(*values, mask=mask, incoming=incoming)
 
+    runs = {
+        name: lambda run=run: complete(run, values, grad)
+        for name, run in contestants(arguments.contestants).items()
+    }
+    if not arguments.rounds:  # only to compile
+        for run in runs.values():
+            run()
+        return []
     expected = complete(exact, [v.double() for v in values], grad.double())
-    runs, errors = {}, {}
-    for name, run in contestants(arguments.contestants).items():
-        runs[name] = lambda run=run: complete(run, values, grad)
-        errors[name] = error(runs[name](), expected)
+    errors = {name: error(run(), expected) for name, run in runs.items()}
     del expected
     torch.cuda.empty_cache()
     if "remora" in runs and "remora-graph" in arguments.contestants and not arguments.gradients:
@@ -139,8 +146,6 @@ def measure(size, dtype: str, incoming: bool, arguments, peaks) -> list[dict]:
             timed = do_bench(run, warmup=25, rep=arguments.ms, return_mode="median")
             samples[name].append(timed)
     counted = work(n, batch, c, values[0].element_size())
-    if not arguments.rounds:  # only to compile
-        return []
     floors = (counted["flops"] / peaks["flop_per_s"], counted["bytes"] / peaks["bytes_per_s"])
     base = statistics.median(samples["compiled"]) if "compiled" in samples else None
     rows = []
@@ -175,7 +180,7 @@ def main() -> None:
                         choices=["outgoing", "incoming"])  # fmt: skip
     parser.add_argument("--contestants", nargs="*", default=CONTESTANTS, choices=CONTESTANTS)
     parser.add_argument("--gradients", action="store_true", help="time forward and backward")
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=3, help="0: only compile")
     parser.add_argument("--ms", type=int, default=100, help="of each measurement")
     parser.add_argument("--replot", action="store_true", help="only draw the .png from the .json")
     arguments = parser.parse_args()
@@ -184,22 +189,20 @@ def main() -> None:
         plot(result, arguments.out.with_suffix(".png"))
         return
     sizes = [tuple(map(int, s.split(","))) for s in arguments.sizes or ()] or SIZES
-    peaks = rates()
-    rows = [
-        row
-        for size in sizes
-        for dtype in arguments.dtypes
-        for direction in arguments.directions
-        for row in measure(size, dtype, direction == "incoming", arguments, peaks)
-    ]
-    result = machine.record() | {"rates": peaks, "rows": rows}
-    for name in ("remora", "remora-graph"):
-        ratios = [r["ratio"] for r in rows if r["contestant"] == name and r["ratio"]]
+    peaks = rates() if arguments.rounds else {}
+    result = machine.record() | {"rates": peaks, "rows": []}
+    arguments.out.parent.mkdir(parents=True, exist_ok=True)
+    for size, dtype, direction in product(sizes, arguments.dtypes, arguments.directions):
+        result["rows"] += measure(size, dtype, direction == "incoming", arguments, peaks)
+        arguments.out.with_suffix(".json").write_text(json.dumps(result, indent=1) + "\n")
+    if not result["rows"]:
+        return
+    for name in ("remora", "remora-graph", "cuequivariance"):
+        ratios = [r["ratio"] for r in result["rows"] if r["contestant"] == name and r["ratio"]]
         if ratios:
             mean = statistics.geometric_mean(ratios)
             print(f"{name}: {mean:.2f} of torch.compile (geometric mean), least {min(ratios):.2f}")
             result[f"{name} of torch.compile"] = {"mean": mean, "least": min(ratios)}
-    arguments.out.parent.mkdir(parents=True, exist_ok=True)
     arguments.out.with_suffix(".json").write_text(json.dumps(result, indent=1) + "\n")
     plot(result, arguments.out.with_suffix(".png"))
 

@@ -77,7 +77,7 @@ def packed_is_right(
 
     No sequence may see the next one's rows: those of the next but one are NaN.
     """
-    from remora.kernels.attention import attention_packed
+    from remora.kernels import attention_packed
 
     begins_q, begins_k = (
         torch.tensor([0, *x]).cumsum(0).int() for x in (lengths_q, lengths_k)

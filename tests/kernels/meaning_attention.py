@@ -10,8 +10,7 @@ import torch
 import triton
 
 from remora.errors import KernelArgumentError
-from remora.kernels import attention
-from remora.kernels.attention import attention_packed
+from remora.kernels import attention, attention_packed
 
 assert triton.knobs.runtime.interpret
 

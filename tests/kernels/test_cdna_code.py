@@ -50,7 +50,8 @@ def product(target: str) -> Any:
     kernel = gemm_staged if target == "hip:gfx942" else gemm_direct
     return built(
         kernel, target, config.num_warps, a_ptr="*fp16", b_ptr="*fp16", c_ptr="*fp16",
-        stride_ak=1, stride_bn=1, stride_cn=1, ACC=tl.float32, **config.arguments(),
+        stride_ak=1, stride_bn=1, stride_cn=1, scale_a=None, scale_b=None, args=(), EPILOGUE=None,
+        ACC=tl.float32, INDEX=tl.int32, **config.arguments(),
     )  # fmt: skip
 
 

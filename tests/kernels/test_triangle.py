@@ -11,14 +11,17 @@ from typing import Any
 
 import pytest
 import torch
+import triton
+import triton.language as tl
 from kernels.triangle_reference import NAMES
+from launching import Launcher, Pointer, standing_in
 from tlx.building import build, conversions_in_loops, instructions, loops_of
 
 from remora.analysis import disassemble
 from remora.errors import KernelArgumentError
 from remora.kernels import triangle_hopper, triangle_multiply, triangle_scaling, triangle_stock
 from remora.kernels.offline import _hip_resources
-from remora.kernels.triangle import _stages
+from remora.kernels.triangle import _Launcher, _stages
 
 
 def test_the_reference_meaning() -> None:
@@ -193,3 +196,37 @@ def test_weights_are_scaled_on_cdna() -> None:
         C_POWER=512, H_POWER=128,
     )  # fmt: skip
     assert re.search(r"v_cvt_f16_f32|v_fma_mixlo_f16", compiled.asm["amdgcn"])
+
+
+# --- launches --------------------------------------------------------------------------------
+
+
+@triton.jit
+def fill(x, n, value, SIZE: tl.constexpr, MASKED: tl.constexpr):
+    at = tl.program_id(0) * SIZE + tl.arange(0, SIZE)
+    tl.store(x + at, value, (at < n) | (not MASKED))
+
+
+def test_the_second_launch_is_as_the_first_one_but_for_its_arguments(fresh_cache: Path) -> None:
+    seen: list[Any] = []
+
+    class Recording(Launcher):
+        def __init__(self, source: Any, metadata: Any) -> None:
+            """Nothing to keep."""
+
+        def __call__(self, *arguments: Any) -> None:
+            seen.append(arguments)
+
+    x, y = Pointer(), Pointer()
+    with standing_in():
+        triton.runtime.driver.active.launcher_cls = Recording
+        launch = _Launcher()
+        launch(fill, 3, x, 32, 1.0, SIZE=64, MASKED=True, num_warps=2)
+        launch(fill, 5, y, 48, 2.0, SIZE=64, MASKED=True, num_warps=2)
+        fill[(5,)](y, 48, 2.0, SIZE=64, MASKED=True, num_warps=2)
+    first, second, stock = seen
+    assert first[:3] == (3, 1, 1)
+    assert len(second) == len(stock)
+    assert second[:3] == stock[:3] == (5, 1, 1)
+    assert second[4] is stock[4]  # the function
+    assert second[9:] == stock[9:] == (y, 48, 2.0, 64, True)

@@ -13,6 +13,7 @@ from tlx.scaled_kernels import numbers, ordered, quantized, scaled, turned
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 import remora.tlx as tlx
+from remora.errors import UnsupportedByTarget
 
 assert triton.knobs.runtime.interpret
 
@@ -93,6 +94,19 @@ def test_scales_past_k_do_not_count() -> None:
         c, 64, "e4m3", 128, 128, 64, 32, True, tl.uint8,
     )  # fmt: skip
     np.testing.assert_allclose(c.numpy(), (a.double() @ b.double().T).numpy(), rtol=1e-4, atol=1e-3)
+
+
+@tlx.jit
+def at_once():
+    bars = tlx.alloc_barriers(1)
+    tlx.tcgen05_commit(bars[0], two_ctas=True)
+
+
+def test_two_ctas_are_refused() -> None:
+    """Programs run one after the other here."""
+    with pytest.raises(Exception, match="one after the other") as caught:
+        at_once[(2,)](ctas_per_cga=(2, 1, 1))
+    assert UnsupportedByTarget.of(caught.value) is not None
 
 
 def test_scales_of_a_shape_whose_bytes_lie_alike() -> None:

@@ -186,18 +186,23 @@ def product(
         if STAGED:
             with tlx.warp_pipeline_stage("multiply", priority=0):  # first stage
                 acc = tl.dot(a, b, acc)
-                if WHAT == "wait":
+                if WHAT == "wait" or WHAT == "wait last":
                     tlx.async_load_wait_group(0)  # wait
+                if WHAT == "wait":
+                    acc = tl.dot(a, b, acc)
                 if WHAT == "loop":
                     for j in range(K):  # loop
                         acc += j
-            tlx.async_load_wait_group(0)
+            if WHAT != "wait first" and WHAT != "wait last":
+                tlx.async_load_wait_group(0)
             if WHAT == "branch":
                 if i > 3:
                     with tlx.warp_pipeline_stage("move"):  # branch
                         acc += 1
             if WHAT != "one" and WHAT != "branch":
-                with tlx.warp_pipeline_stage("move", priority=1):
+                with tlx.warp_pipeline_stage("move", priority=1):  # second stage
+                    if WHAT == "wait first" or WHAT == "two waits":
+                        tlx.async_load_wait_group(0)
                     tlx.async_load(at_a, a_buffers[i % 3])
                     tlx.async_load(at_b, b_buffers[i % 3])
                     tlx.async_load_commit_group()
@@ -291,10 +296,18 @@ def test_stages_of_a_warp_pipeline(stages: int) -> None:
 
 @pytest.mark.parametrize(("what", "line"), [
     ("one", "# the loop"), ("wait", "# wait"), ("loop", "# loop"), ("branch", "# branch"),
+    ("two waits", "# second stage"),
 ])  # fmt: skip
 def test_stages_that_cannot_be_kept_apart(what: str, line: str) -> None:
     error = refused(errors.LanguageError, product, "hip:gfx950", **PRODUCT, STAGED=True, WHAT=what)
     assert line_of(product, line) in error.where
+
+
+@pytest.mark.parametrize("what", ["wait first", "wait last"])
+def test_a_wait_at_an_end_of_a_stage_stands_between_the_stages(what: str) -> None:
+    compiled = build(product, "hip:gfx950", **PRODUCT, STAGED=True, WHAT=what)
+    assert re.findall(r"ttg.async_wait \{num = (\d+)", compiled.asm["ttgir"]) == ["1", "0", "0"]
+    assert len(code(compiled, "s_setprio")) >= 2
 
 
 @triton.jit

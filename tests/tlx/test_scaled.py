@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
 import triton
 import triton.language as tl
 from tlx.building import build, instructions, line_of
-from tlx.scaled_kernels import quantized, scaled, turned
+from tlx.scaled_kernels import paired, quantized, scaled, turned
 from tlx.test_refused import refused
 
+import remora
 import remora.tlx as tlx
 from remora import errors
+from remora.host import features
+
+T38 = pytest.mark.skipif(features().version < "3.8", reason="Triton 3.7 lacks what this compares")
 
 # Format, element type, type of scales, block, columns; kind of the product, and how PTX names
 # the block before version 8.8.
@@ -65,6 +70,73 @@ def test_scales_of_a_shape_whose_bytes_lie_alike() -> None:
     assert len(instructions(text, r"tcgen05\.mma\.cta_group::1\.kind::mxf8f6f4")) == 8
     assert len(instructions(text, r"tcgen05\.cp\.cta_group::1\.warpx4")) == 4
     assert len(instructions(text, r"mbarrier\.init")) == 2  # and the product's own
+
+
+def of_two(format_: str, n: int, k: int, block: int, pair: bool, stored: bool) -> str:
+    """PTX of a product by two CTAs, or by one as stock Triton writes it."""
+    depth = k // (2 if format_ == "e2m1" else 1)
+    dtype = {"e4m3": "fp8e4nv", "e5m2": "fp8e5", "e2m1": "u8"}[format_]
+    blocks = k // block // 4
+    with remora.use(tlx.in_clusters((2, 1, 1))):
+        kernel = build(
+            paired, "cuda:100", a_desc=f"tensordesc<{dtype}[128,{depth}]>",
+            b_desc=f"tensordesc<{dtype}[{n // 2 if pair else n},{depth}]>",
+            a_scale_desc=f"tensordesc<u8[1,{blocks},2,256]>",
+            b_scale_desc=f"tensordesc<u8[{-(-n // 128)},{blocks},2,256]>",
+            c_ptr="*fp32", FORMAT=format_, N=n, K=k, BLOCK=block, PAIR=pair, STORED=stored,
+        )  # fmt: skip
+    assert kernel.asm["cubin"]
+    text: str = kernel.asm["ptx"]
+    return text
+
+
+def products_of(text: str) -> list[tuple[int, int, int]]:
+    """Of each product its own descriptor, and the columns of its scales less those of the first.
+
+    Registers that name a constant, or a sum with one, are taken for it.
+    """
+    known = {
+        name: int(constant)
+        for name, constant in re.findall(
+            r"(?:mov\.b32|add\.s32)\s+(%r\d+), (?:%r\d+, )?(-?\d+);", text
+        )
+    }
+    found = []
+    for own, *scales in re.findall(
+        r"tcgen05\.mma\S+ \[[^]]*\], \S+, \S+, (\S+), \[([^]]*)\], \[([^]]*)\]", text
+    ):
+        columns = []
+        for scale in scales:
+            register, _, more = scale.strip().partition(" + ")
+            columns.append(known.get(register, 0) + int(more))
+        found.append((known[own] if own in known else int(own), *columns))
+    first = found[0]
+    return [(own, a - first[1], b - first[2]) for own, a, b in found]
+
+
+@T38
+@pytest.mark.parametrize(("format_", "n", "k", "block"), [
+    ("e4m3", 256, 256, 32), ("e5m2", 128, 128, 32), ("e4m3", 64, 256, 32),
+    ("e2m1", 256, 256, 32), ("e2m1", 128, 256, 16),
+])  # fmt: skip
+def test_two_ctas_read_as_stock_triton_reads_one(format_: str, n: int, k: int, block: int) -> None:
+    ours = of_two(format_, n, k, block, True, False)
+    stock = of_two(format_, n, k, block, False, False)
+    assert "cta_group::1" not in ours
+    # Twice as many rows: bits 24 to 28 of the descriptor count 16.
+    wanted = [(own + (8 << 24), a, b) for own, a, b in products_of(stock)]
+    assert products_of(ours) == wanted
+    # Each CTA's scales, of all of N.
+    copies = instructions(ours, r"tcgen05\.cp\.cta_group::2\.32x128b\.warpx4")
+    assert len(copies) == len(instructions(stock, r"tcgen05\.cp\.cta_group::1\.warpx4\.32x128b"))
+    assert ours.index("tcgen05.cp") < ours.index("tcgen05.mma.")
+
+
+@T38
+def test_two_ctas_with_scales_that_are_in_tensor_memory() -> None:
+    text = of_two("e4m3", 256, 128, 32, True, True)
+    assert len(instructions(text, r"tcgen05\.cp\.cta_group::2")) == 1  # A's
+    assert len(instructions(text, r"tcgen05\.mma\.cta_group::2\.kind::mxf8f6f4")) == 4
 
 
 @pytest.mark.parametrize(
@@ -120,7 +192,8 @@ def wrong(p, WHAT: tl.constexpr):
     if WHAT == "fp4 in tensor memory":
         tlx.async_dot_scaled(a[0], b[0], acc[0], s[0], "e2m1", s[0], "e2m1")  # fp4 in tensor memory
     if WHAT == "pair":
-        tlx.async_dot_scaled(a[0], b[0], acc[0], s[0], "e4m3", s[0], "e4m3", two_ctas=True)  # pair
+        half = tlx.subslice(b[0], 0, 64)
+        tlx.async_dot_scaled(a[0], half, acc[0], s[0], "e4m3", s[0], "e4m3", two_ctas=True)  # pair
     if WHAT == "acc":
         tlx.async_dot_scaled(a[0], b[0], acc[0], s[0], "e4m3", s[0], "e4m3")  # acc
     if WHAT == "sum":

@@ -16,7 +16,7 @@ from triton.language import core as tl
 
 from remora.dsl import Call, op
 from remora.dsl.reference import Machine
-from remora.errors import UnsupportedByTarget, WrongDtype, WrongShape, WrongType
+from remora.errors import WrongDtype, WrongShape, WrongType
 from remora.tlx.buffers import LOWERED_IN, local_store, view
 from remora.tlx.targets import require_tensor_memory
 from remora.tlx.tcgen05 import emit_product, later_product, sum_of, unpacked, whole_rows
@@ -69,7 +69,8 @@ def async_dot_scaled(
         B_scale: the same, of each column of B: (N, blocks).
         A_format, B_format: constants: "e4m3", "e5m2" (mxfp8; they mix) or "e2m1" (both).
         use_acc, pred, mBarriers, force_async: as of ``async_dot``.
-        two_ctas: not implemented yet.
+        two_ctas: as of ``async_dot``: B is half of N, the other CTA has the rest; the scales are
+            of all of N, in both CTAs.
         out_dtype: no effect: the sum is fp32.
 
     Returns:
@@ -80,12 +81,7 @@ def async_dot_scaled(
     count, and there are those of 128 rows at least. K is a multiple of 32 of fp8, of 64 of e2m1.
     """
     require_tensor_memory(call)
-    if call.constant("two_ctas", two_ctas, bool):
-        call.fail(
-            UnsupportedByTarget,
-            "block-scaled products of two CTAs are not implemented yet",
-            hint="leave two_ctas out",
-        )
+    pair = call.constant("two_ctas", two_ctas, bool)
     a, b = view(call, "A", A, tensor_memory=True), view(call, "B", B)
     total = sum_of(call, acc)
     formats = [_format(call, n, f, x) for n, f, x in (("A", A_format, a), ("B", B_format, b))]
@@ -99,7 +95,7 @@ def async_dot_scaled(
         call.fail(
             WrongType, "A of e2m1 is in tensor memory", hint="keep it in tlx.storage_kind.smem"
         )
-    m, n, k = _check_shapes(call, a, b, total, FORMATS[formats[0]][1])
+    m, n, k = _check_shapes(call, a, b, total, FORMATS[formats[0]][1], pair)
     scales = [
         view(call, name, given, tensor_memory=True)
         for name, given in (("A_scale", A_scale), ("B_scale", B_scale))
@@ -116,7 +112,7 @@ def async_dot_scaled(
         )
     return emit_product(
         call, tensor_dot_scaled, [a, b, total, *scales], use_acc, pred, mBarriers,
-        False, force_async, formats=tuple(formats), block=blocks.pop(),
+        pair, force_async, formats=tuple(formats), block=blocks.pop(),
     )  # fmt: skip
 
 
@@ -139,7 +135,9 @@ def _format(call: Call, name: str, given: Any, operand: Any) -> str:
     return text
 
 
-def _check_shapes(call: Call, a: Any, b: Any, total: Any, packed: int) -> tuple[int, int, int]:
+def _check_shapes(
+    call: Call, a: Any, b: Any, total: Any, packed: int, pair: bool
+) -> tuple[int, int, int]:
     """M, N and K in elements."""
     if len(a.shape) != 2 or len(b.shape) != 2 or a.shape[1] != b.shape[0]:
         call.fail(
@@ -147,7 +145,7 @@ def _check_shapes(call: Call, a: Any, b: Any, total: Any, packed: int) -> tuple[
             f"A is of shape {a.shape} and B of {b.shape}",
             hint="A is (M, K) and B is (K, N); of e2m1 both have K // 2",
         )
-    (m, k), n = a.shape, b.shape[1]
+    (m, k), n = a.shape, b.shape[1] * (2 if pair else 1)
     step = 32 * packed
     if k * packed % step:
         call.fail(
@@ -165,10 +163,11 @@ def _check_shapes(call: Call, a: Any, b: Any, total: Any, packed: int) -> tuple[
             f"acc is of {total.dtype}, block-scaled products are summed in fp32",
             hint="allocate it with tl.float32",
         )
-    if m != _ROWS or n % 16 or n > 256:
+    least = 32 if pair else 16
+    if m != _ROWS or n % least or n > 256:
         call.fail(
             WrongShape,
-            f"M has to be 128 and N a multiple of 16 up to 256, they are {m} and {n}",
+            f"M has to be 128 and N a multiple of {least} up to 256, they are {m} and {n}",
             hint="several products make a larger one",
         )
     return m, n, k * packed

@@ -17,9 +17,10 @@ from remora.tlx.buffer_ops import (
     buffer_load_to_local,
     buffer_store,
 )
-from remora.tlx.lower.hip import DIRECT, is_direct, known_bytes
+from remora.tlx.lower.hip import DIRECT, direct_bytes, is_direct, known_bytes
 from remora.tlx.lower.layouts import order_of, with_encoding
 from remora.tlx.lower.mfma import named
+from remora.tlx.lower.padding import written_in_a_row
 from remora.tlx.lower.shared import carrying_load, erase_load, masked_load, segments, token
 
 #: mlir::triton::CacheModifier
@@ -35,12 +36,16 @@ class _Place:
     carries them.
     """
 
-    def __init__(self, op: CustomOp, builder: Builder, offsets: SSAValue) -> None:
+    def __init__(
+        self, op: CustomOp, builder: Builder, offsets: SSAValue, layout: str | None = None
+    ) -> None:
         load = carrying_load(op)
         pointer, mask, other = masked_load(load)
         required = named(offsets)
         of: Any = (required or pointer).type
         self.layout, self._builder = str(of.encoding), builder
+        if required is None and layout:
+            self.layout = layout
         self.offsets = required or self.here(offsets)
         self.mask = None if mask is None else self.here(mask)
         self.other = None if other is None else self.here(other)
@@ -155,8 +160,13 @@ def lower_copy(op: CustomOp, builder: Builder, lowering: Lowering) -> SSAValue:
             hint="say what is known with tl.multiple_of, tl.max_contiguous or contiguity=, or use "
             "tlx.async_load, which copies through registers where it has to",
         )
-    place = _Place(op, builder, offsets)
     size = element_bytes(load.operands[0].type)
+    vector = direct_bytes(op, lowering.analysis, contiguous) // size
+    memdesc = lowering.analysis.described(buffer)
+    warps = lowering.num_warps_at(op.op)
+    # Stock Triton fits only other copies to what each warp can write.
+    in_a_row = written_in_a_row(memdesc.layout, memdesc.whole, vector, warps)
+    place = _Place(op, builder, offsets, in_a_row if memdesc.whole == memdesc.shape else None)
     widest = max(op.attributes["contiguity"], 1)
     builder.op(
         "amdg.buffer_load_to_local",
