@@ -63,7 +63,9 @@ def look_at(case: dict[str, str]) -> dict[str, Any]:
     program = read(compiled.asm["amdgcn"], shared=compiled.metadata.shared)
     found = model(program).to_json()
     loop = max(found.pop("loops"), key=lambda one: one["flops"])
-    return case | {"config": vars(config), "loop": loop, "resources": found}
+    return case | {
+        "jit": kernel.__name__, "config": vars(config), "loop": loop, "resources": found
+    }  # fmt: skip
 
 
 def pointers(dtype: str) -> dict[str, Any]:
@@ -163,12 +165,13 @@ def page(rows: list[dict[str, Any]]) -> str:
         "instructions of a wave. *LDS*: KiB read + written, and cycles, those of bank conflicts",
         "among them. *Workgroups*: on a compute unit, and what allows no more.",
         "",
-        "| function | target | operands | form | tile | bound | MFMA | issue | LDS KiB "
+        "| function: kernel | target | operands | form | tile | bound | MFMA | issue | LDS KiB "
         "| LDS cycles (conflicts) | MFMA cycles | VGPRs | spilled | workgroups, by |",
         "|" + "---|" * 14,
     ]
     for row in rows:
-        named = f"| {row['kernel']} | {row['target']} | {row['dtype']} | {row['form']} |"
+        kernel = f"{row['kernel']}: {row.get('jit', '')}"
+        named = f"| {kernel} | {row['target']} | {row['dtype']} | {row['form']} |"
         if "error" in row:
             lines.append(f"{named} {row['error']} |" + " |" * 9)
             continue

@@ -133,6 +133,15 @@ descriptors = (
 )
 
 
+# Stock Triton would give tasks other warps and registers than their author, and barriers count
+# a task's threads.
+as_written = (
+    Pipeline("tlx-tasks-as-written")
+    .disable("ttgir/optimize_partition_warps", trigger="tlx.task = ")
+    .when(target=BLACKWELL)
+)
+
+
 # In the LLVM IR and the PTX of a kernel that reaches another CTA's memory, before the number
 # of its own threads, a task's not counted.
 MARK = "// remora: cluster of programs of "
@@ -166,7 +175,7 @@ products_in_flight = (
 
 operands = PassRef(
     "remora.tlx.lower.operands:LoadAsOperands",
-    trigger="remora:tlx.local_load",
+    trigger="remora:tlx.",
     also=("remora.tlx",),
 )
 waits = PassRef(
@@ -193,5 +202,5 @@ plugin = Plugin(
         *(operands, waits, wait_each, keep),
     ),
     ops=tuple(f"remora.tlx:{name}" for name in OPERATIONS),
-    pipelines=(pipeline, descriptors, clusters, cdna),
+    pipelines=(pipeline, descriptors, as_written, clusters, cdna),
 )

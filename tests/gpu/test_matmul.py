@@ -57,6 +57,9 @@ def configs() -> dict[str, Any]:
         "cluster 4x1, pingpong": replace(pingpong, cluster=(4, 1)),
         "cluster 2x1, stream_k": replace(cooperative, cluster=(2, 1), stream_k=True),
         "cluster 1x4, stream_k": replace(small, cluster=(1, 4), stream_k=True),
+        "late": replace(cooperative, subtiles=4, late_store=True, cluster=(2, 1)),
+        "late, stream_k": replace(small, late_store=True, stream_k=True, keep="b"),
+        "late, pingpong": replace(pingpong, late_store=True, keep="a"),
     }
 
 
@@ -90,9 +93,23 @@ def test_configurations(cases: Any, name: str, shape: tuple[int, int, int]) -> N
 
 
 @hopper
-@pytest.mark.parametrize("name", ["pipelined", "cooperative", "cluster 2x1", "stream_k"])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32", "float8_e4m3fn", "float8_e5m2", "int8"])
+@pytest.mark.parametrize("shape", [(640, 1024, 4096), (304, 272, 144)],
+                         ids=lambda s: "x".join(map(str, s)))  # fmt: skip
+def test_types_that_are_cut_along_k(cases: Any, dtype: str, shape: tuple[int, int, int]) -> None:
+    m, n, k = shape
+    size = getattr(torch, dtype).itemsize
+    a = cases.matrix((m, k), dtype, "cuda")
+    b = cases.matrix((k, n), dtype, "cuda", by_column=True)
+    config = replace(configs()["cluster 1x4, stream_k"], block_k=128 // size, subtiles=4)
+    for cluster in ((1, 4), (2, 1)):
+        cases.agrees(a, b, times=2, config=replace(config, cluster=cluster, stages=4))
+
+
+@hopper
+@pytest.mark.parametrize("name", ["pipelined", "cooperative", "cluster 2x1", "late, stream_k"])
 def test_batches(cases: Any, name: str) -> None:
-    cases.in_batches(200, 264, 136, "cuda", config=configs()[name])
+    cases.in_batches(200, 264, 136, "cuda", ("float16",), config=configs()[name])
 
 
 def test_batches_of_any_extent(cases: Any) -> None:
@@ -101,7 +118,7 @@ def test_batches_of_any_extent(cases: Any) -> None:
 
 
 @hopper
-@pytest.mark.parametrize("name", ["pipelined", "cooperative", "cluster 2x1", "stream_k"])
+@pytest.mark.parametrize("name", ["pipelined", "cooperative", "late", "stream_k"])
 def test_epilogues(cases: Any, name: str) -> None:
     cases.with_epilogue(300, 264, 136, "cuda", config=configs()[name])
     cases.with_epilogue(200, 264, 136, "cuda", batch=2, config=configs()[name])
@@ -134,7 +151,7 @@ def test_any_strides(cases: Any) -> None:
 
 
 @hopper
-@pytest.mark.parametrize("name", ["pipelined", "cooperative", "cluster 2x2", "stream_k"])
+@pytest.mark.parametrize("name", ["pipelined", "cooperative", "cluster 2x2", "late, stream_k"])
 def test_what_is_not_finite(cases: Any, name: str) -> None:
     cases.not_finite("cuda", config=configs()[name])
 

@@ -13,6 +13,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+import triton  # noqa: E402
+import triton.language as tl  # noqa: E402
+
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU: torch sees none"),
@@ -55,6 +58,28 @@ def test_gradients(matmul: Any) -> None:
     ((a64 @ b64) * weights.double()).sum().backward()
     assert close(a.grad, a64.grad)
     assert close(b.grad, b64.grad)
+
+
+@triton.jit
+def _bias_relu(acc, rows, columns, bias):
+    return tl.maximum(acc + tl.load(bias + columns), 0)
+
+
+def test_fused() -> None:
+    from remora.kernels import operators
+
+    layer = operators.fused(
+        "remora_gpu_tests::layer", _bias_relu, lambda sums, bias: torch.relu(sums + bias)
+    )
+    a, b, bias = matrix(1000, 328), matrix(328, 776), matrix(1, 776)[0]
+    given = [x.requires_grad_() for x in (a, b, bias)]
+    torch.library.opcheck(layer, (a, b, [bias], []), atol=1e-2, rtol=1e-2)
+    weights = matrix(1000, 776)
+    (torch.compile(layer, fullgraph=True)(a, b, [bias], []) * weights).sum().backward()
+    in64 = [x.detach().double().requires_grad_() for x in given]
+    (torch.relu(in64[0] @ in64[1] + in64[2]) * weights.double()).sum().backward()
+    for one, other in zip(given, in64, strict=True):
+        assert close(one.grad, other.grad, 5e-3)
 
 
 def model(matmul: Any, a: Any, b: Any) -> Any:

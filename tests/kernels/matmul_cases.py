@@ -110,9 +110,12 @@ def with_scales(dtype: str, m: int, n: int, k: int, device: str, batch: int = 0)
         assert c.dtype in (torch.float16, torch.bfloat16, torch.float32)
 
 
-def in_batches(m: int, n: int, k: int, device: str, **options: Any) -> None:
+def in_batches(
+    m: int, n: int, k: int, device: str, dtypes: tuple[str, ...] = ("float16", "float32"),
+    **options: Any,
+) -> None:  # fmt: skip
     """Of both operands, of one of them, and of one matrix for all."""
-    for dtype in ("float16", "float32"):
+    for dtype in dtypes:
         a, b = matrix((3, m, k), dtype, device), matrix((3, k, n), dtype, device)
         agrees(a, b, **options)
         agrees(a, b[0], **options)

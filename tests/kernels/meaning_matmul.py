@@ -55,6 +55,23 @@ def test_type_of_the_result() -> None:
     assert matmul(a.to(torch.int8), a.to(torch.int8)).dtype == torch.int32
 
 
+def test_what_is_launched_again() -> None:
+    """Launches are worked out once for tensors of one kind, and hold for these only."""
+    from remora.kernels.matmul import _KNOWN
+
+    scale = torch.rand(1) + 0.5
+    for turn in range(2):
+        before = len(_KNOWN)
+        a, b = cases.matrix((40, 24), "float16", "cpu"), cases.matrix((24, 56), "float16", "cpu")
+        cases.agrees(a, b)
+        cases.agrees(a[:20], b)
+        cases.agrees(a, b, a.double() @ b.double() * scale.double(), scale_a=scale)
+        cases.agrees(a.expand(3, 40, 24), b)
+        cases.agrees(torch.cat([a, a], 1)[:, :24], b)
+        assert matmul(a, b, out_dtype=torch.float32).dtype == torch.float32
+        assert (len(_KNOWN) - before, turn) in ((6, 0), (0, 1))
+
+
 def refused(text: str, *operands: object, **options: object) -> None:
     with pytest.raises(KernelArgumentError, match=text):
         matmul(*operands, **options)  # type: ignore[arg-type]

@@ -14,15 +14,9 @@ from tlx.building import build, conversions_in_loops, instructions, loops_of
 import remora
 import remora.tlx as tlx
 from remora.analysis import resources
-from remora.kernels.attention import BLOCK_M, HEAD_DIMS
-from remora.kernels.attention_specialized import attention_forward
 from remora.kernels.gemm_specialized import gemm_specialized
 from remora.kernels.matmul import Config
 from remora.kernels.offline import plain_arguments
-
-
-def descriptor(dtype: str, rows: int, columns: int) -> str:
-    return f"tensordesc<{dtype}[{rows},{columns}]>"
 
 
 @triton.jit
@@ -64,7 +58,8 @@ def product(config: Config, dtype: str = "fp16", *, columns: str = "", out: str 
             A_BY_COLUMN="a" in columns, B_BY_COLUMN="b" in columns, A_BATCHED="a" in batched,
             B_BATCHED="b" in batched, C_DESCRIBED=described,
             PINGPONG=config.schedule == "pingpong", CLUSTER_M=cluster_m, CLUSTER_N=cluster_n,
-            STREAM_K=config.stream_k, LATE=config.late_store, **{**arguments, **given},
+            STREAM_K=config.stream_k, LATE=config.late_store, KEEP=config.keep,
+            **{**arguments, **given},
         )  # fmt: skip
 
 
@@ -128,16 +123,22 @@ def test_clusters(cluster: tuple[int, int], copies: int) -> None:
     assert "setmaxnreg.dec" in head
 
 
+def test_what_the_cache_is_to_keep() -> None:
+    ptx = product(replace(COOPERATIVE, cluster=(2, 2), keep="a")).asm["ptx"]
+    policies = instructions(ptx, r"createpolicy\.fractional\.L2::(\w+)")
+    assert set(policies) == {"evict_last", "evict_first"}
+    copies = instructions(ptx, r"cp\.async\.bulk\.tensor\.2d\.shared\S+")
+    assert len(copies) == 5
+    assert all(copy.endswith(".multicast::cluster.L2::cache_hint") for copy in copies)
+
+
 def test_tiles_that_are_stored_late() -> None:
     """A part of the tile before is stored while a product is in flight."""
     ptx = product(replace(SHARED, subtiles=4, late_store=True)).asm["ptx"]
-    # Four parts, of each consumer: in its loop, and of the last tile after it.
-    assert ptx.count("cp.async.bulk.tensor.2d.global") == 2 * 2 * 4
-    loop = ptx[ptx.index("wgmma.mma_async") :]
-    order = instructions(loop, r"wgmma\.mma_async|wgmma\.wait_group\S* *\d|tensor\.2d\.global")
-    one_step = ["wgmma.mma_async"] * 4 + ["wgmma.wait_group.sync.aligned 1"]
-    assert order[:5] == one_step
-    assert order[5:9] == ["tensor.2d.global"] * 4
+    # Of each consumer, in four parts: in its loop, where that is too short, and the last tile.
+    assert ptx.count("cp.async.bulk.tensor.2d.global") == 2 * (4 + 3 + 4)
+    waits = instructions(ptx, r"wgmma\.wait_group\.sync\.aligned\s+(\d)")
+    assert sorted(waits) == ["0", "0", "1", "1"]
 
 
 def test_tiles_that_are_cut_along_k() -> None:
@@ -145,25 +146,11 @@ def test_tiles_that_are_cut_along_k() -> None:
     # Each consumer's sums go to memory from the registers that they are in, and come from there.
     assert ptx.count("st.global.v2.b32") == ptx.count("ld.global.v2.f32") == 2 * 64
     assert ptx.count("ld.acquire.gpu.global.b32") == 2
-    assert ptx.count("fence.acq_rel.gpu") == 2
+    # A flag is raised in the loop, some steps later, or after the last tile.
+    assert ptx.count("fence.acq_rel.gpu") == 2 * 2
 
 
-@pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("dim", HEAD_DIMS)
-def test_attention(dim: int, causal: bool) -> None:
-    first, second = HEAD_DIMS[dim]
-    block_n = 128 if dim <= 128 else 64
-    kinds = {}
-    for name, rows in (("q", BLOCK_M // 2), ("k", block_n), ("v", block_n), ("o", BLOCK_M // 2)):
-        kinds[f"{name}0_desc"] = descriptor("fp16", rows, first)
-        kinds[f"{name}1_desc"] = descriptor("fp16", rows, second or first)
-    compiled = build(
-        attention_forward, "cuda:90", **kinds, sums="*fp32", scale="fp32", LENGTH="i32",
-        DIM0=first, DIM1=second, BLOCK_M=BLOCK_M, BLOCK_N=block_n, STAGES=2, CAUSAL=causal,
-    )  # fmt: skip
-    assert not conversions_in_loops(compiled.asm["ttgir"])
-    ptx = compiled.asm["ptx"]
-    # The values of the block before are added while the scores' softmax is worked out.
-    waits = instructions(ptx, r"wgmma\.wait_group\.sync\.aligned\s+(\d)")
-    assert waits.count("1" if second == 0 else "2") == 2  # a consumer each
-    assert resources(compiled.asm["cubin"])[1] == 0
+def test_integers_that_are_cut_along_k() -> None:
+    config = replace(COOPERATIVE, block_n=128, block_k=128, stream_k=True)
+    ptx = product(config, "i8", columns="b", out="i32").asm["ptx"]
+    assert len(re.findall(r"ld\.global\.v2\.b32 \{%a, %b\}.*add\.s32", ptx)) == 2 * 32

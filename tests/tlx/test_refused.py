@@ -248,7 +248,7 @@ GOOD = {
     "hip:gfx942": (errors.UnsupportedByTarget, {"target": "hip:gfx942"}),
     "hip:gfx950": (errors.UnsupportedByTarget, {"target": "hip:gfx950"}),
     "cuda:80": (errors.UnsupportedByTarget, {"target": "cuda:80"}),
-    "cuda:100": (errors.UnsupportedByTarget, {"target": "cuda:100"}),
+    "cuda:100": (errors.WrongType, {"target": "cuda:100"}),
 }
 
 

@@ -212,9 +212,8 @@ def pair(
         tlx.local_store(t, tlx.local_load(a))
         tlx.async_dot(t, b, acc[0], use_acc=n > 2, mBarriers=[bars[1]], two_ctas=PAIR)
     else:
-        tlx.async_dot(  # alone
-            a, b, acc[0], use_acc=n > 2, pred=n > 1, mBarriers=[bars[1]], two_ctas=PAIR
-        )
+        done = [bars[1]]
+        tlx.async_dot(a, b, acc[0], n > 2, n > 1, mBarriers=done, two_ctas=PAIR)  # alone
     if PAIR:
         tlx.tcgen05_commit(bars[2], two_ctas=True)
     if WHAT == "both":
@@ -248,8 +247,12 @@ def test_two_ctas() -> None:
     )
     assert len(commits) == 2
     assert ".reqnctapercluster 2, 1, 1" in ptx
-    # The CTAs meet before one reaches the other, and at the end.
-    assert len(of(compiled, r"barrier\.cluster\.arrive")) == 2
+    # The CTAs meet before they allocate, before one reaches the other, and before the release.
+    happens = r"barrier\.cluster\.arrive|tcgen05\.(?:alloc|mma|dealloc)\.|^\s*ret"
+    order = [w.strip() for w in re.findall(happens, ptx, re.MULTILINE)]
+    met = "barrier.cluster.arrive"
+    assert order[:3] == [met, "tcgen05.alloc.", met]
+    assert order[-3:] == [met, "tcgen05.dealloc.", "ret"]
     assert len(of_two("bf16", 64, 128, True, "tensor").asm["cubin"]) > 0
 
 
@@ -326,6 +329,67 @@ def test_descriptors_say_what_the_isa_says() -> None:
     assert instruction_descriptor(128, 64, ["f16", "f16"], "f32", (False, True)) == 0x8110010
 
 
+@triton.jit
+def half_the_rows(p, q, r, WHAT: tl.constexpr):
+    a = tlx.local_alloc((64, 64), tl.float16, 1)[0]
+    b = tlx.local_alloc((64, 64), tl.float16, 1)[0]
+    bars = tlx.alloc_barriers(2)
+    tlx.async_descriptor_load(p, a, [0, 0], bars[0])
+    tlx.async_descriptor_load(q, b, [0, 0], bars[0])
+    tlx.barrier_wait(bars[0], 0)
+    acc = tlx.local_alloc((64, 128), tl.float32, 1, tlx.storage_kind.tmem)[0]
+    at = tl.arange(0, 64)[:, None] * 128 + tl.arange(0, 128)[None, :]
+    tlx.local_store(acc, tl.load(r + at))
+    tlx.async_dot(a, b, acc, mBarriers=[bars[1]], two_ctas=True)
+    tlx.barrier_wait(bars[1], 0)
+    if WHAT == "a part":
+        tlx.local_load(tlx.subslice(acc, 0, 64))  # a part
+    tl.store(r + at, tlx.local_load(acc))
+
+
+def test_two_ctas_with_64_rows_each() -> None:
+    """The last half of the columns is in the last 64 lanes (PTX ISA, tcgen05, layout B)."""
+    kinds = {"p": "tensordesc<fp16[64, 64]>", "q": "tensordesc<fp16[64, 64]>", "r": "*fp32"}
+    with remora.use(tlx.in_clusters((2, 1, 1))):
+        compiled = build(half_the_rows, "cuda:100", **kinds, WHAT="")
+        error = refused(
+            errors.ConflictingLayouts, half_the_rows, "cuda:100", **kinds, WHAT="a part"
+        )
+    assert line_of(half_the_rows, "# a part") in error.where
+    assert compiled.metadata.tmem_size == 64
+    assert of(compiled, r"tcgen05\.(?:ld|st)\.sync\.aligned\.(32x32b\.x64)") == ["32x32b.x64"] * 2
+    (_, _, instruction), *_ = descriptors(compiled.asm["ptx"])
+    assert (instruction >> 24 & 31, instruction >> 17 & 63) == (128 >> 4, 128 >> 3)
+    # Threads hold what stock Triton says of such a sum: whole rows, by halves.
+    rows = re.findall(r"warp = \[\[32, 0\], \[0, 64\]\]", compiled.asm["ttgir"])
+    assert rows
+
+
+@triton.jit
+def counted_at_the_first(p, r):
+    a = tlx.local_alloc((64, 64), tl.float16, 1)[0]
+    bars = tlx.alloc_barriers(1)
+    if tlx.cluster_cta_rank() % 2 == 0:
+        tlx.barrier_expect_bytes(bars[0], 2 * 64 * 64 * 2)
+    tlx.async_descriptor_load(p, a, [0, 0], bars[0], two_ctas=True)
+    if tlx.cluster_cta_rank() % 2 == 0:
+        tlx.barrier_wait(bars[0], 0)
+    tlx.cluster_barrier()
+    at = tl.arange(0, 64)[:, None] * 64 + tl.arange(0, 64)[None, :]
+    tl.store(r + at, tlx.local_load(a))
+
+
+def test_copies_of_two_ctas_are_counted_at_the_first() -> None:
+    with remora.use(tlx.in_clusters((2, 1, 1))):
+        compiled = build(
+            counted_at_the_first, "cuda:100", p="tensordesc<fp16[64, 64]>", r="*fp16"
+        )  # fmt: skip
+    (copy,) = of(compiled, r"cp\.async\.bulk\.tensor\.2d\S+ \[\S+\], \[[^]]*\], \[%r\d+\]")
+    assert ".cta_group::2 " in copy
+    place = copy.split("[")[-1].rstrip("]")
+    assert re.search(rf"mapa\.shared::cluster\.u32 {place},", compiled.asm["ptx"])
+
+
 # --- refused -------------------------------------------------------------------------------------
 
 
@@ -333,7 +397,7 @@ def test_descriptors_say_what_the_isa_says() -> None:
 def wrong(p, q, r, n, WHAT: tl.constexpr):
     at = tl.arange(0, 64)[:, None] * 64 + tl.arange(0, 64)[None, :]
     a = tlx.local_alloc((64, 64), tl.float16, 2)
-    bars = tlx.alloc_barriers(1)
+    bars = tlx.alloc_barriers(2)
     tmem: tl.constexpr = tlx.storage_kind.tmem
     acc = tlx.local_alloc((64, 64), tl.float32, 1, tmem)
     x = tl.load(p + at)
@@ -404,10 +468,9 @@ def wrong(p, q, r, n, WHAT: tl.constexpr):
         tlx.async_dot(wide2[0], a[1], sums[0], two_ctas=True)  # no cluster
     if WHAT == "commit without a cluster":
         tlx.tcgen05_commit(bars[0], two_ctas=True)  # commit without a cluster
-    if WHAT == "64 rows of two":
-        tlx.async_dot(  # 64 rows of two
-            a[0], tlx.subslice(a[1], 0, 32), acc[0], two_ctas=True
-        )
+    if WHAT == "rows of two":
+        t64 = tlx.local_alloc((64, 64), tl.float16, 1, tmem)
+        tlx.async_dot(t64[0], tlx.subslice(a[1], 0, 32), acc[0], two_ctas=True)  # rows of two
     if WHAT == "copy from tensor memory":
         tlx.tmem_copy(acc[0], acc[0])  # copy from tensor memory
     if WHAT == "copy to shared memory":
@@ -457,7 +520,7 @@ def wrong(p, q, r, n, WHAT: tl.constexpr):
     ("wait for registers", errors.UnsupportedByTarget, "Hopper's"),
     ("no cluster", errors.UnsupportedByTarget, r"clusters are \(1, 1, 1\)"),
     ("commit without a cluster", errors.UnsupportedByTarget, "beside each other"),
-    ("64 rows of two", errors.WrongShape, "M has to be 128"),
+    ("rows of two", errors.WrongShape, "an A of 64 rows each from shared memory"),
     ("copy from tensor memory", errors.WrongType, "src has to be in shared memory"),
     ("copy to shared memory", errors.WrongType, "dst has to be in tensor memory"),
     ("copy of another width", errors.WrongDtype, "src is of fp16, dst of fp32"),

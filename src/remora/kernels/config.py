@@ -36,6 +36,7 @@ class Config:
     stream_k: bool = False
     programs: int = 0
     late_store: bool = False
+    keep: str = ""
 
     def __post_init__(self) -> None:
         problem = None
@@ -49,11 +50,13 @@ class Config:
         elif any(n not in (1, 2, 4, 8) for n in self.cluster) or math.prod(self.cluster) > 8:
             problem = f"cluster is {self.cluster}: powers of two with a product of at most 8"
         elif self.schedule == "pipelined" and (
-            self.cluster != (1, 1) or self.stream_k or self.late_store
+            self.cluster != (1, 1) or self.stream_k or self.late_store or self.keep
         ):
-            problem = "clusters, stream_k and late_store need warps with tasks of their own"
+            problem = "clusters, stream_k, late_store and keep need warps with tasks of their own"
         elif self.schedule == "pingpong" and self.stream_k:
             problem = "stream_k needs consumers that share a tile"
+        elif self.keep not in ("", "a", "b"):
+            problem = f"keep is {self.keep!r}: 'a', 'b' or ''"
         if problem:
             raise KernelArgumentError(
                 problem,

@@ -13,7 +13,7 @@ import triton.language as tl
 
 import remora.tlx as tlx
 from remora.kernels.epilogue import finished, store
-from remora.kernels.stream_k import add_partials, give_partial, items_of, work_item
+from remora.kernels.stream_k import add_partials, give_partial, items_of, raise_flag, work_item
 from remora.kernels.tiles import columns_of, tile_of
 
 # The hardware's named barriers that say whose turn the matrix units are, one for each
@@ -30,7 +30,7 @@ def gemm_specialized(
     B_BY_COLUMN: tl.constexpr, A_BATCHED: tl.constexpr, B_BATCHED: tl.constexpr,
     C_DESCRIBED: tl.constexpr, ACC: tl.constexpr, PINGPONG: tl.constexpr,
     CLUSTER_M: tl.constexpr, CLUSTER_N: tl.constexpr, STREAM_K: tl.constexpr,
-    LATE: tl.constexpr, EPILOGUE: tl.constexpr, INDEX: tl.constexpr,
+    LATE: tl.constexpr, KEEP: tl.constexpr, EPILOGUE: tl.constexpr, INDEX: tl.constexpr,
 ):  # fmt: skip
     """``C = A @ B``, by two consumers; in batches.
 
@@ -53,7 +53,8 @@ def gemm_specialized(
     fp32, BLOCK_M * BLOCK_N for each program; flags: int32, 2 for each program, 0, and
     0 again afterwards.
 
-    LATE, with C_DESCRIBED: a tile is stored during the first products of the next one.
+    LATE, with C_DESCRIBED: a tile is stored during the first products of the next one. KEEP:
+    "a" or "b": that operand is to leave the second-level cache last, the other one first.
     """
     PARTS: tl.constexpr = 1 if PINGPONG else 2
     ROWS: tl.constexpr = BLOCK_M // PARTS
@@ -88,7 +89,7 @@ def gemm_specialized(
             _produce(
                 a_desc, b_desc, a_buffers, b_buffers, full, empty, M, N, K, batches, split_tiles,
                 BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, A_BY_COLUMN, B_BY_COLUMN,
-                A_BATCHED, B_BATCHED, PARTS, CLUSTER_M, CLUSTER_N, STREAM_K,
+                A_BATCHED, B_BATCHED, PARTS, CLUSTER_M, CLUSTER_N, STREAM_K, KEEP,
             )  # fmt: skip
 
 
@@ -136,7 +137,7 @@ def _produce(
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
     STAGES: tl.constexpr, A_BY_COLUMN: tl.constexpr, B_BY_COLUMN: tl.constexpr,
     A_BATCHED: tl.constexpr, B_BATCHED: tl.constexpr, PARTS: tl.constexpr,
-    CLUSTER_M: tl.constexpr, CLUSTER_N: tl.constexpr, STREAM_K: tl.constexpr,
+    CLUSTER_M: tl.constexpr, CLUSTER_N: tl.constexpr, STREAM_K: tl.constexpr, KEEP: tl.constexpr,
 ):  # fmt: skip
     """Copy the operands of the program's tiles, stage by stage; A's in PARTS."""
     BYTES: tl.constexpr = (BLOCK_M + BLOCK_N) * BLOCK_K * tlx.size_of(tlx.dtype_of(a_desc))
@@ -144,6 +145,9 @@ def _produce(
     # Parts of A that a program copies, or programs that copy one part together.
     A_PARTS: tl.constexpr = max(PARTS // CLUSTER_N, 1)
     A_PIECES: tl.constexpr = max(CLUSTER_N // PARTS, 1)
+    FIRST: tl.constexpr = "" if KEEP == "" else "evict_first"
+    A_LEAVES: tl.constexpr = "evict_last" if KEEP == "a" else FIRST
+    B_LEAVES: tl.constexpr = "evict_last" if KEEP == "b" else FIRST
     rank_m, rank_n, _ = _rank(CLUSTER_M, CLUSTER_N)
     cluster, clusters, tiles, steps = _work(
         M, N, K, batches, BLOCK_M, BLOCK_N, BLOCK_K, CLUSTER_M, CLUSTER_N
@@ -164,11 +168,12 @@ def _produce(
                     a_desc, a_buffers[stage * PARTS + which], full[stage],
                     batch, row + which * ROWS, k, rank_n % A_PIECES, A_BATCHED,
                     ROWS // A_PIECES, BLOCK_K, A_BY_COLUMN, rank_m, CLUSTER_M, CLUSTER_N, A_PIECES,
+                    A_LEAVES,
                 )  # fmt: skip
             _copy_share(
                 b_desc, b_buffers[stage], full[stage], batch, column, k, rank_m, B_BATCHED,
                 BLOCK_N // CLUSTER_M, BLOCK_K, not B_BY_COLUMN,
-                rank_n * CLUSTER_M, 1, CLUSTER_M, CLUSTER_M,
+                rank_n * CLUSTER_M, 1, CLUSTER_M, CLUSTER_M, B_LEAVES,
             )  # fmt: skip
             step += 1
 
@@ -177,7 +182,7 @@ def _produce(
 def _copy_share(
     desc, buffer, full, batch, at, k, piece, BATCHED: tl.constexpr, EXTENT: tl.constexpr,
     BLOCK_K: tl.constexpr, K_FIRST: tl.constexpr,
-    first, STEP: tl.constexpr, PROGRAMS: tl.constexpr, PIECES: tl.constexpr,
+    first, STEP: tl.constexpr, PROGRAMS: tl.constexpr, PIECES: tl.constexpr, LEAVES: tl.constexpr,
 ):  # fmt: skip
     """Copy one of PIECES of a buffer to PROGRAMS programs: first, first + STEP, ...
 
@@ -185,7 +190,7 @@ def _copy_share(
     K_FIRST: the buffer's first dimension is along K.
     """
     if PIECES == 1:
-        _copy(desc, buffer, full, batch, at, k, BATCHED, K_FIRST, first, STEP, PROGRAMS)
+        _copy(desc, buffer, full, batch, at, k, BATCHED, K_FIRST, first, STEP, PROGRAMS, LEAVES)
     else:
         SHAPE: tl.constexpr = (BLOCK_K, EXTENT) if K_FIRST else (EXTENT, BLOCK_K)
         for i in tl.static_range(PIECES):
@@ -194,34 +199,37 @@ def _copy_share(
                 START: tl.constexpr = (0, i * EXTENT) if K_FIRST else (i * EXTENT, 0)
                 _copy(
                     desc, tlx.local_slice(buffer, START, SHAPE), full, batch, at + i * EXTENT, k,
-                    BATCHED, K_FIRST, first, STEP, PROGRAMS,
+                    BATCHED, K_FIRST, first, STEP, PROGRAMS, LEAVES,
                 )  # fmt: skip
 
 
 @triton.jit
 def _copy(
     desc, buffer, full, batch, at, k, BATCHED: tl.constexpr, K_FIRST: tl.constexpr,
-    first, STEP: tl.constexpr, PROGRAMS: tl.constexpr,
+    first, STEP: tl.constexpr, PROGRAMS: tl.constexpr, LEAVES: tl.constexpr = "",
 ):  # fmt: skip
     row = k if K_FIRST else at
     column = at if K_FIRST else k
     offsets = (batch, row, column) if BATCHED else (row, column)
     if PROGRAMS == 1:
-        tlx.async_descriptor_load(desc, buffer, offsets, full)
-    elif PROGRAMS == 2:
+        tlx.async_descriptor_load(desc, buffer, offsets, full, eviction_policy=LEAVES)
+    else:
         tlx.async_descriptor_load(
-            desc, buffer, offsets, full, multicast_targets=[first, first + STEP]
-        )
-    elif PROGRAMS == 4:
-        tlx.async_descriptor_load(
-            desc, buffer, offsets, full,
-            multicast_targets=[first, first + STEP, first + 2 * STEP, first + 3 * STEP],
+            desc, buffer, offsets, full, eviction_policy=LEAVES,
+            multicast_targets=_targets(first, STEP, PROGRAMS),
         )  # fmt: skip
+
+
+@triton.jit
+def _targets(first, STEP: tl.constexpr, PROGRAMS: tl.constexpr):
+    """Ranks from ``first`` on, every STEP."""
+    if PROGRAMS == 2:
+        return (first, first + STEP)
+    elif PROGRAMS == 4:  # noqa: RET505 - what follows a return is compiled too
+        return (first, first + STEP, first + 2 * STEP, first + 3 * STEP)
     else:
         tl.static_assert(PROGRAMS == 8)
-        tlx.async_descriptor_load(
-            desc, buffer, offsets, full, multicast_targets=[0, 1, 2, 3, 4, 5, 6, 7]
-        )
+        return (0, 1, 2, 3, 4, 5, 6, 7)
 
 
 @triton.jit
@@ -240,14 +248,16 @@ def _release(empty, rank_m, rank_n, CLUSTER_M: tl.constexpr, CLUSTER_N: tl.const
 @triton.jit
 def _multiply(
     a_buffers, b_buffers, full, empty, steps, step, part, rank_m, rank_n,
-    c, c_buffer, held, held_batch, held_row, held_column,
-    ROWS: tl.constexpr, BLOCK_N: tl.constexpr, PARTS: tl.constexpr, STAGES: tl.constexpr,
-    SUBTILES: tl.constexpr, A_BY_COLUMN: tl.constexpr, B_BY_COLUMN: tl.constexpr,
-    ACC: tl.constexpr, CLUSTER_M: tl.constexpr, CLUSTER_N: tl.constexpr, LATE: tl.constexpr,
+    c, c_buffer, held, held_batch, held_row, held_column, flags, given,
+    ME: tl.constexpr, ROWS: tl.constexpr, BLOCK_N: tl.constexpr, PARTS: tl.constexpr,
+    STAGES: tl.constexpr, SUBTILES: tl.constexpr, A_BY_COLUMN: tl.constexpr,
+    B_BY_COLUMN: tl.constexpr, ACC: tl.constexpr, CLUSTER_M: tl.constexpr,
+    CLUSTER_N: tl.constexpr, LATE: tl.constexpr, STREAM_K: tl.constexpr,
 ):  # fmt: skip
     """The sum over some steps of K, a product in flight while the next one is issued.
 
-    LATE: what is held is stored meanwhile, one of its SUBTILES parts in each step.
+    LATE: what is held is stored meanwhile, one of its SUBTILES parts in each step. STREAM_K:
+    what is given is made known a few steps later, when it has arrived.
     """
     # ptxas lets products fly over the end of a loop that surely runs.
     tl.assume(steps > 0)
@@ -270,6 +280,10 @@ def _multiply(
                     if k == i:
                         column = held_column + i * (BLOCK_N // SUBTILES)
                         _hand_over(c, c_buffer, parts[i], held_batch, held_row, column)
+        if STREAM_K:
+            if k == tl.minimum(steps - 1, 4):
+                if given:
+                    raise_flag(flags, tl.program_id(0), ME)
         before = stage
         step += 1
     acc = tlx.async_dot_wait(0, acc)
@@ -310,6 +324,7 @@ def _consume(
     # Where LATE, what is to be stored, and where: at first something past the end of the result.
     held = tl.zeros((ROWS, BLOCK_N), tlx.dtype_of(c))
     held_batch, held_row, held_column = 0, M, 0
+    given = cluster < 0  # nothing is
     items = items_of(cluster, clusters, tiles, split_tiles, steps, STREAM_K)
     for item in range(ME if PINGPONG else 0, items, 2 if PINGPONG else 1):
         tile, first, last = work_item(item, cluster, clusters, tiles, split_tiles, steps, STREAM_K)
@@ -321,16 +336,17 @@ def _consume(
             tlx.named_barrier_wait(_TURN + ME, 256)
         acc, step = _multiply(
             a_buffers, b_buffers, full, empty, last - first, step, PART, rank_m, rank_n,
-            c, c_buffers[ME], held, held_batch, held_row, held_column,
-            ROWS, BLOCK_N, PARTS, STAGES, SUBTILES, A_BY_COLUMN, B_BY_COLUMN, ACC,
-            CLUSTER_M, CLUSTER_N, LATE,
+            c, c_buffers[ME], held, held_batch, held_row, held_column, flags, given,
+            ME, ROWS, BLOCK_N, PARTS, STAGES, SUBTILES, A_BY_COLUMN, B_BY_COLUMN, ACC,
+            CLUSTER_M, CLUSTER_N, LATE, STREAM_K,
         )  # fmt: skip
         if PINGPONG:
             tlx.named_barrier_arrive(_TURN + 1 - ME, 256)
             step += steps  # the other's tile
         if STREAM_K:
-            if last < steps:
-                give_partial(acc, partials, flags, tl.program_id(0), ME)
+            given = last < steps
+            if given:
+                give_partial(acc, partials, tl.program_id(0), ME)
             else:
                 acc = add_partials(
                     acc, partials, flags, tile, first, cluster, clusters, rank,
@@ -348,6 +364,9 @@ def _consume(
                     acc, c, c_buffers[ME], batch, row, column, M, N, stride_cb, stride_cm,
                     stride_cn, scale_a, scale_b, args, SUBTILES, C_DESCRIBED, EPILOGUE, INDEX,
                 )  # fmt: skip
+    if STREAM_K:
+        if given:
+            raise_flag(flags, tl.program_id(0), ME)
     if LATE:
         parts = columns_of(held, SUBTILES)
         for part in tl.static_range(SUBTILES):

@@ -7,8 +7,6 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import triton
-from triton.runtime.errors import OutOfResources
-from triton.tools.tensor_descriptor import TensorDescriptor
 
 from remora.errors import KernelArgumentError
 from remora.kernels import tuning
@@ -16,7 +14,7 @@ from remora.kernels.config import Config
 from remora.kernels.gemm_blackwell import gemm_blackwell, launch_blackwell
 from remora.kernels.gemm_cdna import gemm_direct, gemm_staged
 from remora.kernels.gemm_hopper import gemm_pipelined
-from remora.kernels.gemm_specialized import gemm_specialized
+from remora.kernels.launches import Extra, Launch, check_described, launched, pipelined
 from remora.kernels.operands import Product, product_of, scale_of
 
 _WHERE = "remora.kernels.matmul"
@@ -120,189 +118,101 @@ def matmul(
     """
     import torch
 
+    key = _key(a, b, scale_a, scale_b, epilogue, out_dtype, config)
+    if config == "auto" and torch.cuda.is_current_stream_capturing():
+        key = None  # nothing is measured now, but later
+    known = _KNOWN.get(key)
+    if known is not None:
+        c = torch.empty(known.shape, dtype=known.dtype, device=a.device)
+        extra = Extra(
+            scale_a if known.scale_a is None else (scale_a.contiguous(), *known.scale_a[1:]),
+            scale_b if known.scale_b is None else (scale_b.contiguous(), *known.scale_b[1:]),
+            epilogue, tuple(epilogue_args),
+        )  # fmt: skip
+        with _on(a.device):
+            known.launch(a, b, c, extra)
+        return c
     product = product_of(a, b, scale_a is not None or scale_b is not None, out_dtype)
     if 0 in product.c.shape:
         return product.result
-    extra = _Extra(
+    extra = Extra(
         scale_of("scale_a", scale_a, product.a, product.m),
         scale_of("scale_b", scale_b, product.b, product.n), epilogue, tuple(epilogue_args),
     )  # fmt: skip
-    on_gpu = a.device.type == "cuda"
-    with torch.cuda.device(a.device) if on_gpu else contextlib.nullcontext():
+    with _on(a.device):
         kernel, config = _choose(product, extra, config)
-        _run(kernel, product, config, extra)
+        launch = _run(kernel, product, config, extra)
+    if launch is not None and key is not None:
+        if len(_KNOWN) >= _MOST_KNOWN:
+            _KNOWN.clear()
+        strides = [s if s is None else (None, *s[1:]) for s in (extra.scale_a, extra.scale_b)]
+        result = product.result
+        _KNOWN[key] = _Known(launch, tuple(result.shape), result.dtype, *strides)
     return product.result
 
 
 @dataclass(frozen=True)
-class _Extra:
-    """What is done to the sums."""
+class _Known:
+    """How a product of tensors of one kind was launched. scale_a, scale_b: without the pointers."""
 
+    launch: Launch
+    shape: tuple[int, ...]
+    dtype: Any
     scale_a: Any
     scale_b: Any
-    epilogue: Any
-    args: tuple[Any, ...]
-
-    def arguments(self) -> dict[str, Any]:
-        """The kernels' arguments."""
-        return {
-            "scale_a": self.scale_a, "scale_b": self.scale_b, "args": self.args,
-            "EPILOGUE": self.epilogue,
-        }  # fmt: skip
-
-    @property
-    def name(self) -> str:
-        """What tells it from others in measurements that are kept; empty where nothing is done."""
-        scales = [f"{n}:{s[1:]}" for n, s in (("a", self.scale_a), ("b", self.scale_b)) if s]
-        if self.epilogue is None:
-            return " ".join(scales)
-        kinds = [str(getattr(x, "dtype", type(x).__name__)) for x in self.args]
-        return " ".join([*scales, self.epilogue.cache_key, *kinds])
 
 
-def _run(kernel: Any, product: Product, config: Config, extra: _Extra) -> None:
+#: Launches of this process: what stays the same from call to call is worked out once.
+_KNOWN: dict[Any, _Known] = {}
+_MOST_KNOWN = 4096
+
+
+def _key(*given: Any) -> Any:
+    """What products have in common that are launched alike; None: they are worked out anew."""
+    try:
+        key = tuning.measured, *(
+            (x.shape, x.stride(), x.dtype, x.device, x.data_ptr() % 16)
+            if hasattr(x, "data_ptr")
+            else x
+            for x in given
+        )  # fmt: skip
+        hash(key)
+    except (TypeError, RuntimeError):
+        return None
+    return key
+
+
+def _on(device: Any) -> Any:
+    """Launches go to the current device."""
+    import torch
+
+    if device.type != "cuda" or torch.cuda.current_device() == device.index:
+        return contextlib.nullcontext()
+    return torch.cuda.device(device)
+
+
+def _run(kernel: Any, product: Product, config: Config, extra: Extra) -> Launch | None:
     """Launch the kernel that a configuration asks for; ``kernel`` is the pipelined one."""
     if config.schedule == "blackwell":
-        launch_blackwell(product, config, extra == _Extra(None, None, None, ()))
-    elif config.schedule == "pipelined":
-        _pipelined(kernel, product, config, extra)
-    else:
-        _check_described(product)
-        _specialized(product, config, extra)
-
-
-def _ceil(extent: int, part: int) -> int:
-    """How many parts there are: triton.cdiv takes 10 us."""
-    return -(-extent // part)
-
-
-def _pipelined(kernel: Any, product: Product, config: Config, extra: _Extra) -> None:
-    tiles = _ceil(product.m, config.block_m) * _ceil(product.n, config.block_n)
-    kernel[(tiles * product.batches,)](
-        product.a.tensor, product.b.tensor, product.c, product.m, product.n, product.k,
-        *product.a.strides(), *product.b.strides(), *product.c_strides(), **extra.arguments(),
-        **config.arguments(), ACC=product.accumulator, INDEX=product.index,
-        num_warps=config.num_warps,
-    )  # fmt: skip
-
-
-def _check_described(product: Product) -> None:
-    """Refuse operands that the kernels whose warps have tasks of their own cannot take."""
-    for name, x in (("a", product.a), ("b", product.b)):
-        if x.described is None:
-            raise KernelArgumentError(
-                f"{name} cannot be copied by descriptor: its strides are {x.tensor.stride()}",
-                where=_WHERE,
-                hint="rows or columns have to be contiguous, a multiple of 16 bytes apart, and "
-                "begin at one; or use another schedule",
-            )
-    for name, along_k, x in (("a", "rows", product.a), ("b", "columns", product.b)):
-        if x.tensor.element_size() != 2 and x.by_column == (name == "a"):
-            raise KernelArgumentError(
-                f"{name} is of {x.tensor.dtype} and its {along_k} are not contiguous",
-                where=_WHERE,
-                hint=f"store it by {along_k}, or use another schedule",
-            )
-    if product.k == 0:
-        raise KernelArgumentError("K is 0", where=_WHERE, hint="use another schedule")
-
-
-def _specialized(product: Product, config: Config, extra: _Extra) -> None:
-    """Launch a kernel whose warps have tasks of their own, with as many stages as fit."""
-    key = (
-        config, extra.epilogue, product.a.tensor.dtype, product.c.dtype, product.c_described,
-        tuple(type(x) for x in extra.args),
-    )  # fmt: skip
-    config = replace(config, stages=_FITTING.get(key, config.stages))
-    while True:
-        try:
-            _launch(product, config, extra)
-        except OutOfResources:
-            # What an epilogue loads, and what the copy engine does not store, goes through it.
-            if config.stages <= 2 or (extra.epilogue is None and product.c_described):
-                raise
-            config = replace(config, stages=config.stages - 1)
-        else:
-            _FITTING[key] = config.stages
-            return
-
-
-#: Stages with which a kernel fits into shared memory.
-_FITTING: dict[Any, int] = {}
-
-
-def _launch(product: Product, config: Config, extra: _Extra) -> None:
-    import torch
-
-    cooperative = config.schedule == "cooperative"
-    cluster_m, cluster_n = config.cluster
-    rows = config.block_m // 2 if cooperative else config.block_m
-    a, b, c = product.a, product.b, product.c
-    c_block = [rows, config.block_n // config.subtiles]
-    if product.batches > 1:
-        c_block = [1, *c_block]
-    size = cluster_m * cluster_n
-    tiles = product.batches * (
-        _ceil(product.m, config.block_m * cluster_m) * _ceil(product.n, config.block_n * cluster_n)
-    )
-    programs = torch.cuda.get_device_properties(c.device).multi_processor_count
-    clusters = max(min(programs, config.programs or programs) // size, 1)
-    steps = _ceil(product.k, config.block_k)
-    split_tiles = 0
-    if config.stream_k and tiles % clusters:
-        clusters = min(clusters, tiles * steps)
-        split_tiles = min(tiles, tiles % clusters + clusters)
-    clusters = clusters if split_tiles else min(tiles, clusters)
-    late = config.late_store and product.c_described and steps >= config.subtiles
-    partials = flags = None
-    if split_tiles:
-        partials, flags = _workspace(c.device, clusters * size, config.block_m * config.block_n)
-    gemm_specialized[(clusters * size,)](
-        a.descriptor(min(rows, config.block_m // cluster_n), config.block_k),
-        b.descriptor(config.block_k, config.block_n // cluster_m),
-        TensorDescriptor.from_tensor(c, c_block) if product.c_described else c,
-        **extra.arguments(), partials=partials, flags=flags,
-        M=product.m, N=product.n, K=product.k, batches=product.batches,
-        **dict(zip(("stride_cb", "stride_cm", "stride_cn"), product.c_strides(), strict=True)),
-        split_tiles=split_tiles, **config.arguments(), SUBTILES=config.subtiles,
-        A_BY_COLUMN=a.by_column, B_BY_COLUMN=b.by_column, A_BATCHED=a.batched,
-        B_BATCHED=b.batched, C_DESCRIBED=product.c_described, ACC=product.accumulator,
-        PINGPONG=not cooperative, CLUSTER_M=cluster_m, CLUSTER_N=cluster_n,
-        STREAM_K=split_tiles > 0, LATE=late, INDEX=product.index,
-        num_warps=4, ctas_per_cga=(size, 1, 1),
-    )  # fmt: skip
-
-
-_FLAGS: dict[tuple[Any, int], Any] = {}
-
-
-def _workspace(device: Any, programs: int, elements: int) -> tuple[Any, Any]:
-    """Room for the sums that programs give to others, and for their flags, which are down.
-
-    The kernel lowers each flag that it raises: one set serves all launches of a stream.
-    """
-    import torch
-
-    partials = torch.empty(programs * elements, dtype=torch.float32, device=device)
-    if torch.cuda.is_current_stream_capturing():
-        # A graph may run beside the stream that it was captured on.
-        return partials, torch.zeros(2 * programs, dtype=torch.int32, device=device)
-    key = device, torch.cuda.current_stream(device).cuda_stream
-    if key not in _FLAGS or _FLAGS[key].numel() < 2 * programs:
-        _FLAGS[key] = torch.zeros(2 * programs, dtype=torch.int32, device=device)
-    return partials, _FLAGS[key]
+        launch_blackwell(product, config, extra == Extra())
+        return None
+    if config.schedule == "pipelined":
+        launch = pipelined(kernel, product, config, extra)
+        launch(product.a.tensor, product.b.tensor, product.c, extra)
+        return launch
+    return launched(product, config, extra)
 
 
 def can_be_specialized(product: Product) -> bool:
     """Whether the kernels whose warps have tasks of their own take a product."""
     try:
-        _check_described(product)
+        check_described(product)
     except KernelArgumentError:
         return False
     return True
 
 
-def _choose(product: Product, extra: _Extra, config: Config | str | None) -> tuple[Any, Config]:
+def _choose(product: Product, extra: Extra, config: Config | str | None) -> tuple[Any, Config]:
     """The kernel for the device that the operands are on, and its configuration."""
     given = config if isinstance(config, Config) else None
     if given is None and config not in (None, "auto"):
@@ -337,7 +247,7 @@ def _choose(product: Product, extra: _Extra, config: Config | str | None) -> tup
     )
 
 
-def _for_hopper(product: Product, extra: _Extra, *, measured: bool) -> Config:
+def _for_hopper(product: Product, extra: Extra, *, measured: bool) -> Config:
     """The configuration that is chosen, or measured."""
     import torch
 

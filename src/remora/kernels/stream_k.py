@@ -15,10 +15,13 @@ import triton
 import triton.language as tl
 
 import remora.tlx as tlx
-from remora.kernels.tiles import columns_of, halves_of, joined
+from remora.kernels.tiles import columns_of, joined
 
 # The hardware's named barriers of the consumers; those before are taken.
 _GIVEN = tl.constexpr(10)
+
+# Of a part of a tile whose sums are given or added together.
+_COLUMNS = tl.constexpr(64)
 
 
 @triton.jit
@@ -87,17 +90,23 @@ def _places(part, number, partials, program, ME: tl.constexpr, PARTS: tl.constex
 
 
 @triton.jit
-def give_partial(acc, partials, flags, program, ME: tl.constexpr):
-    """Write sums for another cluster, and raise their flag."""
-    parts = columns_of(acc, 4)
-    for i in tl.static_range(4):
+def give_partial(acc, partials, program, ME: tl.constexpr):
+    """Write sums for another cluster; ``raise_flag`` says so."""
+    PARTS: tl.constexpr = acc.shape[1] // _COLUMNS
+    parts = columns_of(acc, PARTS)
+    for i in tl.static_range(PARTS):
         # Elementwise instructions leave the sums in the registers they are in: tl.store would
         # move them for whole lines, through shared memory that is full.
         tl.inline_asm_elementwise(
             "st.global.v2.b32 [$2], {$4, $5}; mov.b32 $0, 0; mov.b32 $1, 0;",
-            "=r,=r,l,l,r,r", [_places(parts[i], i, partials, program, ME, 4), parts[i]],
+            "=r,=r,l,l,r,r", [_places(parts[i], i, partials, program, ME, PARTS), parts[i]],
             dtype=tl.int32, is_pure=False, pack=2,
         )  # fmt: skip
+
+
+@triton.jit
+def raise_flag(flags, program, ME: tl.constexpr):
+    """Say that sums are there. It waits for their stores: better when these have arrived."""
     tlx.fence("gpu")
     tlx.named_barrier_wait(_GIVEN + ME, 128)
     tl.store(flags + program * 2 + ME, 1)
@@ -109,6 +118,7 @@ def add_partials(
     ME: tl.constexpr, SIZE: tl.constexpr,
 ):  # fmt: skip
     """Add what clusters before this one summed of a tile; lower their flags."""
+    PARTS: tl.constexpr = acc.shape[1] // _COLUMNS
     giver = cluster
     if first > 0:
         giver = _cluster_of((tile - (tiles - split_tiles)) * steps, clusters, split_tiles * steps)
@@ -120,28 +130,54 @@ def add_partials(
             dtype=tl.int32, is_pure=False, pack=1,
         )  # fmt: skip
     # A part at a time: the addresses of a whole tile would take more registers than there are.
-    left, right = halves_of(acc)
-    first_part, second = halves_of(left)
-    third, fourth = halves_of(right)
-    for other in range(giver, cluster):
-        first_part = _added(first_part, 0, partials, other * SIZE + rank, ME)
-    for other in range(giver, cluster):
-        second = _added(second, 1, partials, other * SIZE + rank, ME)
-    for other in range(giver, cluster):
-        third = _added(third, 2, partials, other * SIZE + rank, ME)
-    for other in range(giver, cluster):
-        fourth = _added(fourth, 3, partials, other * SIZE + rank, ME)
+    parts = columns_of(acc, PARTS)
+    if PARTS == 1:
+        acc = _sum(parts[0], 0, partials, giver, cluster, rank, ME, SIZE, PARTS)
+    elif PARTS == 2:
+        acc = joined(
+            _sum(parts[0], 0, partials, giver, cluster, rank, ME, SIZE, PARTS),
+            _sum(parts[1], 1, partials, giver, cluster, rank, ME, SIZE, PARTS),
+        )
+    else:
+        left = joined(
+            _sum(parts[0], 0, partials, giver, cluster, rank, ME, SIZE, PARTS),
+            _sum(parts[1], 1, partials, giver, cluster, rank, ME, SIZE, PARTS),
+        )
+        right = joined(
+            _sum(parts[2], 2, partials, giver, cluster, rank, ME, SIZE, PARTS),
+            _sum(parts[3], 3, partials, giver, cluster, rank, ME, SIZE, PARTS),
+        )
+        acc = joined(left, right)
     tlx.named_barrier_wait(_GIVEN + ME, 128)
     for other in range(giver, cluster):
         tl.store(flags + (other * SIZE + rank) * 2 + ME, 0)
-    return joined(joined(first_part, second), joined(third, fourth))
+    return acc
 
 
 @triton.jit
-def _added(part, number, partials, program, ME: tl.constexpr):
-    return tl.inline_asm_elementwise(
-        "{.reg .f32 %a, %b; ld.global.v2.f32 {%a, %b}, [$2]; "
-        "add.f32 $0, $4, %a; add.f32 $1, $5, %b;}",
-        "=f,=f,l,l,f,f", [_places(part, number, partials, program, ME, 4), part],
-        dtype=tl.float32, is_pure=False, pack=2,
-    )  # fmt: skip
+def _sum(
+    part, number, partials, giver, cluster, rank,
+    ME: tl.constexpr, SIZE: tl.constexpr, PARTS: tl.constexpr,
+):  # fmt: skip
+    """Add a part of what clusters from ``giver`` to before ``cluster`` gave."""
+    for other in range(giver, cluster):
+        part = _added(part, number, partials, other * SIZE + rank, ME, PARTS)
+    return part
+
+
+@triton.jit
+def _added(part, number, partials, program, ME: tl.constexpr, PARTS: tl.constexpr):
+    places = _places(part, number, partials, program, ME, PARTS)
+    if part.dtype == tl.int32:
+        sums = tl.inline_asm_elementwise(
+            "{.reg .b32 %a, %b; ld.global.v2.b32 {%a, %b}, [$2]; "
+            "add.s32 $0, $4, %a; add.s32 $1, $5, %b;}",
+            "=r,=r,l,l,r,r", [places, part], dtype=tl.int32, is_pure=False, pack=2,
+        )  # fmt: skip
+    else:
+        sums = tl.inline_asm_elementwise(
+            "{.reg .f32 %a, %b; ld.global.v2.f32 {%a, %b}, [$2]; "
+            "add.f32 $0, $4, %a; add.f32 $1, $5, %b;}",
+            "=f,=f,l,l,f,f", [places, part], dtype=tl.float32, is_pure=False, pack=2,
+        )  # fmt: skip
+    return sums

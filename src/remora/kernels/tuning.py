@@ -88,6 +88,9 @@ def choose(problem: Problem, device: Device) -> Config:
     return chosen[key]
 
 
+#: How often ``tune`` has changed what is chosen.
+measured = 0
+
 #: What products run with in this process, in the order in which they were first asked for.
 chosen: dict[tuple[Problem, Device], Config] = {}
 
@@ -181,16 +184,18 @@ def tune(
     Raises:
         KernelArgumentError: no candidate runs; the first one's error is its cause.
     """
+    global measured
     with _tuning:  # measurements would disturb each other
         kept = Kept(problem, device)
         best = kept.read()
         if best is None:
             tried = cost.candidates(problem)
             runnable = compile_together(tried, run)
-            measured = measure(runnable, run, timer)
-            best = min(measured, key=measured.__getitem__)
-            kept.write(best, measured)
+            seconds = measure(runnable, run, timer)
+            best = min(seconds, key=seconds.__getitem__)
+            kept.write(best, seconds)
         chosen[problem, device] = best
+        measured = measured + 1
         return best
 
 
@@ -287,5 +292,5 @@ def gpu_timer(function: Callable[[], Any]) -> Callable[[], float]:
     return lambda: timed(graph.replay, 1) / times
 
 
-#: Seconds of GPU time under which launches, not the GPU, may be what is timed.
-_LAUNCH = 2e-4
+#: Seconds of a call under which launches, not the GPU, may be what is timed.
+_LAUNCH = 2e-3

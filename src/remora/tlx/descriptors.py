@@ -12,10 +12,11 @@ from triton.language import core as tl
 
 from remora.dsl import Call, Handle, HandleType, describe, op
 from remora.dsl.reference import Machine, numpy_dtype
-from remora.errors import UnsupportedByTarget, WrongDtype, WrongShape, WrongType
+from remora.errors import WrongDtype, WrongShape, WrongType
 from remora.tlx.barriers import Barrier, barrier, predicate, require_barriers
 from remora.tlx.buffers import LOWERED_IN, view
 from remora.tlx.ranks import rank_of, require_own
+from remora.tlx.targets import require_pair
 from remora.tlx.types import bits
 
 #: The reference machine's queue of stores.
@@ -199,7 +200,8 @@ def async_descriptor_load(
         multicast_targets: ranks of the CTAs of the cluster that get the box, each in its own
             buffer and at its own barrier in the place of these; this CTA only if it is among
             them. None or []: this CTA.
-        two_ctas: Blackwell's: False.
+        two_ctas: Blackwell's, constant: the box's bytes are counted at the barrier of the first
+            CTA of a pair of even rank and the next, for each of the two CTAs' copies.
     """
     require_barriers(call)
     desc = descriptor(call, "desc", desc)
@@ -208,8 +210,11 @@ def async_descriptor_load(
     bar = _barrier(call, barrier)
     _one_of(call, "cache_modifier", cache_modifier, _CACHES)
     eviction = _one_of(call, "eviction_policy", eviction_policy, EVICTIONS)
-    targets = _targets(call, multicast_targets, two_ctas)
+    targets = _targets(call, multicast_targets)
     attributes: dict[str, Any] = {"targets": len(targets), "remote": True} if targets else {}
+    if call.constant("two_ctas", two_ctas, bool):
+        require_pair(call)
+        attributes |= {"pair": True}
     when = predicate(call, pred)
     if when is not None:
         call.emit(
@@ -222,14 +227,8 @@ def _barrier(call: Call, value: Any) -> Any:
     return barrier(call, "barrier", value)
 
 
-def _targets(call: Call, multicast_targets: Any, two_ctas: Any) -> list[Any]:
+def _targets(call: Call, multicast_targets: Any) -> list[Any]:
     """The ranks of the CTAs that get a box."""
-    if call.constant("two_ctas", two_ctas, bool):
-        call.fail(
-            UnsupportedByTarget,
-            "two_ctas is Blackwell's: two CTAs that share a matrix product",
-            hint="leave two_ctas out",
-        )
     targets = tl._unwrap_if_constexpr(multicast_targets)
     if isinstance(targets, tl.tuple):
         targets = targets.values
@@ -430,6 +429,7 @@ def _load(
     evict: str,
     targets: int = 0,
     remote: bool = False,
+    pair: bool = False,
 ) -> None:
     offsets, ranks, pred = rest[:rank], rest[rank : rank + targets], rest[rank + targets :]
     _check_aligned(machine.call, int(offsets[-1]), buffer.itemsize)

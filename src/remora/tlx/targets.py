@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from remora.dsl import Call
+from remora.errors import UnsupportedByTarget
+from remora.tlx.launch import cluster_in_force
 from remora.tlx_plugin import BLACKWELL
 
 
@@ -14,3 +16,25 @@ def require_tensor_memory(call: Call) -> None:
         instead="keep operands in tlx.storage_kind.smem, and sums in registers: on Hopper "
         "tlx.async_dot returns them, elsewhere tl.dot does",
     )
+
+
+def require_pair(call: Call) -> None:
+    """Refuse what needs Blackwell's pairs of CTAs, on other targets and without a cluster."""
+    call.require_target(
+        *BLACKWELL,
+        reason="two CTAs that share a product are Blackwell's",
+        instead="leave two_ctas out",
+    )
+    if call.interpreted:
+        call.fail(
+            UnsupportedByTarget,
+            "under the reference meaning CTAs run one after the other, two_ctas takes two at once",
+            hint="leave two_ctas out there, or run it on a GPU",
+        )
+    size = cluster_in_force()
+    if size[0] % 2:
+        call.fail(
+            UnsupportedByTarget,
+            f"two_ctas takes two CTAs of a cluster beside each other, clusters are {size} here",
+            hint="launch with ctas_per_cga=(2, 1, 1), or leave two_ctas out",
+        )

@@ -20,20 +20,30 @@ _FEWEST, _MOST = 24, 240
 
 
 @region("tlx.async_tasks")
-def async_tasks(call: Call, warp_specialize: Any = True) -> Region:
+def async_tasks(
+    call: Call,
+    warp_specialize: Any = True,
+    exclusive: Any = False,
+    no_ending_cluster_sync: Any = False,
+) -> Region:
     """A set of tasks that run at the same time, each by warps of its own.
 
     Its body holds ``with tlx.async_task(...)`` statements and nothing else that
     has an effect. All tasks are done where it ends. What a task uses of the code
     before is captured: scalars, pointers, descriptors, buffers and barriers are
-    handed over, tensors are computed again.
+    handed over, tensors are computed again. The arguments have no effect.
     """
     call.require_target(
         *FROM_HOPPER_ON,
         reason="its warps cannot be given code and registers of their own",
         instead="write one loop for all warps; see tlx.async_load for copies in flight",
     )
-    call.constant("warp_specialize", warp_specialize, bool)
+    for name, value in (
+        ("warp_specialize", warp_specialize),
+        ("exclusive", exclusive),
+        ("no_ending_cluster_sync", no_ending_cluster_sync),
+    ):
+        call.constant(name, value, bool)
     return Region(call, on_open=_check_alone, on_close=None if call.interpreted else _check_sums)
 
 

@@ -12,8 +12,7 @@ from remora.dsl.reference import Machine
 from remora.errors import UnsupportedByTarget, WrongDtype, WrongShape, WrongType
 from remora.tlx.barriers import Barrier, barrier, predicate
 from remora.tlx.buffers import LOWERED_IN, view
-from remora.tlx.launch import cluster_in_force
-from remora.tlx.targets import require_tensor_memory
+from remora.tlx.targets import require_pair, require_tensor_memory
 from remora.tlx.types import are_scales, bits
 
 #: What it does is in order: products, copies, and the arrivals that follow them.
@@ -91,17 +90,6 @@ def barriers(call: Call, given: Any) -> list[Any]:
     return [barrier(call, f"mBarriers[{i}]", b) for i, b in enumerate(listed)]
 
 
-def require_pair(call: Call) -> None:
-    """Refuse what needs a pair of CTAs where there is no cluster."""
-    size = cluster_in_force()
-    if size[0] % 2:
-        call.fail(
-            UnsupportedByTarget,
-            f"two_ctas takes two CTAs of a cluster beside each other, clusters are {size} here",
-            hint="launch with ctas_per_cga=(2, 1, 1), or leave two_ctas out",
-        )
-
-
 def _operand(call: Call, name: str, value: Any) -> Any:
     value = tl._unwrap_if_constexpr(value)
     if isinstance(value, tl.tensor):
@@ -147,12 +135,17 @@ def _check_shapes(call: Call, a: Any, b: Any, total: Any, pair: bool) -> None:
             f"A is of shape {a.shape}, B of {b.shape} and acc of {total.shape}",
             hint=f"A is (M, K), B is (K, N){halves}, acc is (M, N)",
         )
-    rows = (128,) if pair else (64, 128)
-    if m not in rows:
+    if m not in (64, 128):
         call.fail(
             WrongShape,
-            f"M has to be {' or '.join(map(str, rows))}, it is {m}",
+            f"M has to be 64 or 128, it is {m}",
             hint="several products make a larger one, tl.dot a smaller one",
+        )
+    if pair and m == 64 and a.type.in_tensor_memory:
+        call.fail(
+            WrongShape,
+            "two CTAs read an A of 64 rows each from shared memory, not from tensor memory",
+            hint="leave it in shared memory, or give each CTA 128 rows",
         )
     least = 32 if pair else 16 if m == 128 else 8
     most = 512 if m == 128 and not pair else 256
@@ -205,6 +198,9 @@ def _check_dtypes(call: Call, a: Any, b: Any, total: Any, input_precision: Any) 
 def tensor_dot(call: Call, operands: Any, attributes: Any) -> None:
     """What ``async_dot`` with its sum in tensor memory becomes; see ``emit_product``."""
     call.emit(operands, **attributes)
+
+
+tensor_dot.__name__ = "async_dot"  # the word that messages name
 
 
 @tensor_dot.reference
@@ -337,10 +333,16 @@ def tmem_copy(call: Call, src: Any, dst: Any) -> None:
 @tmem_copy.reference
 def _copy(machine: Machine, source: Any, to: Any, scales: bool) -> None:
     def run() -> None:
-        to[...] = unpacked(source, to.shape) if scales else source
+        to[...] = unpacked(source, whole_rows(to.shape)).reshape(to.shape) if scales else source
 
     machine.later(QUEUE, run, reads=[source], writes=[to], in_order=True)
     machine.close_group(QUEUE)
+
+
+def whole_rows(shape: tuple[int, ...]) -> tuple[int, int]:
+    """The shape of scales as the matrix unit has them: fewer rows than 128 are 128 of fewer."""
+    rows, length = shape
+    return (rows, length) if rows >= 128 else (128, rows * length // 128)
 
 
 def unpacked(source: Any, shape: tuple[int, int]) -> Any:

@@ -1,7 +1,7 @@
 // Copies: by the copy engine where it can, else through registers; waits as they are written.
 
 // RUN: remora opt %s -p remora.dsl.lowering:LowerOperations | filecheck %s
-// RUN: sed 's/cuda:90/hip:gfx950/' %s > %t.mlir
+// RUN: sed 's/cuda:90/hip:gfx90a/' %s > %t.mlir
 // RUN: remora opt %t.mlir -p remora.dsl.lowering:LowerOperations | filecheck %s --check-prefix AMD
 
 #b = #ttg.blocked<{sizePerThread = [4], threadsPerWarp = [32], warpsPerCTA = [4], order = [0]}>

@@ -36,8 +36,7 @@ module attributes {"ttg.num-ctas" = 1 : i32, "ttg.num-warps" = 4 : i32, ttg.targ
 // CHECK:         ttg.memdesc_reinterpret %[[M]] : !ttg.memdesc<16x128xi8, {{.*}}> -> !ttg.memdesc<2x256xf32,
 // CHECK-NEXT:    ttg.memdesc_reinterpret %[[M]] : !ttg.memdesc<16x128xi8, {{.*}}> -> !ttg.memdesc<4x128xf32,
 // CHECK-NEXT:    %[[C:.*]] = ttg.memdesc_reinterpret %[[M]] : !ttg.memdesc<16x128xi8, {{.*}}> -> !ttg.memdesc<4x128xf32,
-// CHECK-NEXT:    %[[D:.*]] = ttg.memdesc_reinterpret %[[O]] : !ttg.memdesc<2x128xi8, {{.*}}> -> !ttg.memdesc<2x128xi8,
 // CHECK:         %[[I:.*]] = arith.muli %arg0, %c2_i32
 // CHECK:         %[[J:.*]] = arith.addi %[[I]], %c1_i32
 // CHECK-NEXT:    ttg.memdesc_index %[[C]][%[[J]]]
-// CHECK-NEXT:    ttg.memdesc_index %[[D]][%arg0]
+// CHECK-NEXT:    ttg.memdesc_index %[[O]][%arg0]

@@ -44,6 +44,12 @@ _HANDED_OUT = re.compile(
 
 _ALL_MEET = "\tbarrier.cluster.arrive;\n\tbarrier.cluster.wait;\n"
 
+#: The end of a function, with the release of tensor memory before it.
+_END = (
+    r"^(?:[^\n]*tcgen05\.dealloc\.[^\n]*\n(?:[ \t]*(?:(?:\.loc|//)[^\n]*)?\n|\$L__tmp\w+:\n)*)?"
+    r"[ \t]*ret;"
+)
+
 
 def synchronise(text: str, compile_: Callable[[str], str]) -> str:
     """The stage ``ptx`` of a marked kernel: all its threads meet at the start and at the end."""
@@ -56,14 +62,16 @@ def meeting(ptx: str) -> str:
     Raises:
         PipelineError: the PTX is not written as expected.
     """
-    if "tcgen05.mma.cta_group::2" in ptx:  # all instructions have to say the same
+    pairs = "tcgen05.mma.cta_group::2" in ptx
+    if pairs:  # all instructions have to say the same
         ptx = re.sub(r"\b(tcgen05\.\w+\.cta_group)::1\b", r"\1::2", ptx)
     mark, entry = _MARK.search(ptx), _ENTRY.search(ptx)
     if mark is None or entry is None:
         raise PipelineError("the PTX has no entry that a cluster's CTAs meet in")
     head, body = entry[0].split("{\n", 1)
     threads = re.search(r"\.(?:reqntid|maxntid) (\d+)", head)
-    body = re.sub(r"^(?=[ \t]*ret;)", _ALL_MEET, body, flags=re.MULTILINE)
+    # Two CTAs' tensor memory is given back when both are done with it.
+    body = re.sub(_END, _ALL_MEET + r"\g<0>", body, flags=re.MULTILINE)
     if threads is None or int(threads[1]) > int(mark[1]):
         # Each meeting has a number: a compiler may write one twice.
         times = len({found[0] for found in _MARK.finditer(entry[0])})
@@ -75,4 +83,6 @@ def meeting(ptx: str) -> str:
         meetings = times * _TASK_MEETS + _TASKS_MET
         body = body[: places[0]] + meetings + body[places[0] :]
         body = _TASKS.format(threads=mark[1]) + body
+    if pairs:  # before both allocate tensor memory
+        body = _ALL_MEET + body
     return ptx[: entry.start()] + head + "{\n" + body + ptx[entry.end() :]

@@ -17,6 +17,7 @@ from remora.tlx.descriptors import (
     prefetch,
 )
 from remora.tlx.lower.analysis import TlxAnalysis, Use, wants
+from remora.tlx.lower.arrivals import computed, mapped
 from remora.tlx.lower.assembly import (
     descriptor_address,
     execute,
@@ -57,8 +58,8 @@ def lower_load(op: CustomOp, builder: Builder, lowering: Lowering) -> None:
     """``ttng.async_tma_copy_global_to_local``."""
     rank = op.attributes["rank"]
     descriptor, buffer, bar, *rest = op.operands
-    if op.attributes.get("targets"):
-        _multicast(op, builder, lowering)
+    if op.attributes.get("targets") or op.attributes.get("pair"):
+        _copy_into_cluster(op, builder, lowering)
         return
     offsets, predicate = rest[:rank], rest[rank:] or [builder.constant(1, 1)]
     builder.op(
@@ -72,13 +73,16 @@ def lower_load(op: CustomOp, builder: Builder, lowering: Lowering) -> None:
     )  # fmt: skip
 
 
-def _multicast(op: CustomOp, builder: Builder, lowering: Lowering) -> None:
-    """``cp.async.bulk.tensor`` into several CTAs, for each piece that one instruction copies.
+def _copy_into_cluster(op: CustomOp, builder: Builder, lowering: Lowering) -> None:
+    """``cp.async.bulk.tensor`` into several CTAs, or with a barrier of a pair's first CTA.
+
+    An instruction for each piece that one copies.
 
     Stock Triton's own multicast is to the CTAs that its layouts divide a tensor over; to it a
     program is one CTA here.
     """
-    rank, targets = op.attributes["rank"], op.attributes["targets"]
+    rank, targets = op.attributes["rank"], op.attributes.get("targets", 0)
+    pair = op.attributes.get("pair", False)
     descriptor, buffer, bar, *rest = op.operands
     offsets, ranks, predicate = rest[:rank], rest[rank : rank + targets], rest[rank + targets :]
     if fitting(buffer, descriptor, builder) is not buffer:
@@ -91,13 +95,20 @@ def _multicast(op: CustomOp, builder: Builder, lowering: Lowering) -> None:
     lowering.analysis.reached += [buffer, bar]
     memdesc = lowering.analysis.described(buffer)
     piece = memdesc.layout.piece(memdesc.shape)
-    mask = _mask(ranks, builder)
+    last = [_mask(ranks, builder)] if ranks else []
+    where = shared_address(builder, bar)
+    if pair:
+        own = computed(builder, "mov.u32 $0, %cluster_ctarank;", [])
+        even = builder.value("arith.andi", [own, builder.constant(~1)], own.type)
+        where = mapped(builder, where, even)
     hint, policy = _hint(op.attributes["evict"], builder)
     coordinates = ", ".join(f"${1 + i}" for i in range(rank, 0, -1))
     text = (
         f"cp.async.bulk.tensor.{rank}d.shared::cluster.global.mbarrier::complete_tx::bytes"
-        f".multicast::cluster{hint} [$0], [$1, {{{coordinates}}}], [${rank + 2}], ${rank + 3}"
-        + (f", ${rank + 4}" if hint else "")
+        + ".multicast::cluster" * bool(ranks)
+        + ".cta_group::2" * pair
+        + f"{hint} [$0], [$1, {{{coordinates}}}], [${rank + 2}]"
+        + "".join(f", ${rank + 3 + i}" for i in range(len(last) + len(policy)))
         + ";"
     )
     front = (0,) * (rank - len(memdesc.shape))  # dimensions of 1 that the buffer leaves out
@@ -108,7 +119,7 @@ def _multicast(op: CustomOp, builder: Builder, lowering: Lowering) -> None:
         ]
         operands = [
             piece_address(builder, buffer, memdesc, start), descriptor_address(builder, descriptor),
-            *at, shared_address(builder, bar), mask, *policy,
+            *at, where, *last, *policy,
         ]  # fmt: skip
         execute_once(builder, text, operands, predicate)
 

@@ -178,7 +178,7 @@ def can_read(wanted: Layout, given: Layout) -> bool:
     either order. What a product reads or writes in tensor memory only has to have its stride.
     """
     if isinstance(wanted, TensorMatrix) and isinstance(given, TensorMatrix):
-        return wanted.stride == given.stride
+        return (wanted.stride, wanted.halved) == (given.stride, given.halved)
     if not isinstance(wanted, NvmmaShared) or not isinstance(given, NvmmaShared):
         return wanted == given
     swizzled = given.swizzling > 0 or wanted.swizzling == 0
@@ -248,7 +248,8 @@ class MemDesc:
     def bytes(self) -> int:
         """Bytes of one buffer; in tensor memory, of the columns that it takes."""
         if isinstance(self.layout, TensorMatrix):
-            return columns(self.shape, self.bits * self.layout.stride) * COLUMN_BYTES
+            laid = self.layout.laid(self.shape)
+            return columns(laid, self.bits * self.layout.stride) * COLUMN_BYTES
         if isinstance(self.layout, TensorScales):
             return columns(self.shape, self.bits, scales=True) * COLUMN_BYTES
         return math.prod(self.shape) * self.bits // 8
@@ -280,6 +281,8 @@ def memdesc(
     allocated: tuple[int, ...] | None = None,
 ) -> Attribute:
     """The type of one buffer, or of ``num`` of them; ``allocated`` as of ``MemDesc``."""
+    if isinstance(layout, TensorMatrix):
+        shape = layout.laid(shape)
     extents = "x".join(map(str, (*((num,) if num else ()), *shape)))
     whole = f", {'x'.join(map(str, allocated))}" if allocated not in (None, shape) else ""
     return attribute(

@@ -153,6 +153,9 @@ def keep_to_the_end(allocation: Operation, memory: SSAValue) -> None:
 
     Stock Triton would use it again after the last use that it sees.
     """
+    for use in [use for result in allocation.results for use in result.uses]:
+        if op_name(use.operation) == "ttg.local_dealloc":
+            Rewriter.erase_op(use.operation)
     block = allocation.parent
     assert block is not None
     assert block.parent is not None

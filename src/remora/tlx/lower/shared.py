@@ -38,7 +38,8 @@ def lower_alloc(op: CustomOp, builder: Builder, lowering: Lowering) -> SSAValue:
         return builder.value(allocator(op), [], kind)
     if shared.root is op:
         shared.allocate(op, builder)
-    return builder.value("ttg.memdesc_reinterpret", [shared.block_of(op)], kind)
+    block = shared.block_of(op)
+    return block if block.type == kind else builder.value("ttg.memdesc_reinterpret", [block], kind)
 
 
 @storage_alias_spec.lowering("cuda", "hip")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from xdsl.dialects.builtin import UnitAttr
@@ -14,7 +15,7 @@ from remora.tlx.lower.analysis import TlxAnalysis, Use, wants
 from remora.tlx.lower.layouts import Layout, LinearShared, MemDesc, NvmmaShared, memdesc
 from remora.tlx.lower.shared import segments
 from remora.tlx.lower.tensor_layouts import TensorMatrix, scales_order
-from remora.tlx.tcgen05 import tcgen05_commit, tensor_dot, tmem_copy
+from remora.tlx.tcgen05 import tcgen05_commit, tensor_dot, tmem_copy, whole_rows
 from remora.tlx_plugin import BLACKWELL
 
 
@@ -25,7 +26,9 @@ def _matrix(
     if use.operand > 2:
         return None  # a barrier
     if use.operand == 2:
-        return TensorMatrix.of(shape, 32 // bits)  # a sum has a column for each of its columns
+        # A sum has a column for each of its columns.
+        halved = use.op.attributes["pair"] and shape[0] == 64
+        return replace(TensorMatrix.of(shape, 32 // bits), halved=halved)
     if analysis.described(use.op.operands[use.operand]).in_tensor_memory:
         return TensorMatrix.of(shape)
     # K has to be contiguous where elements are of 32 bits.
@@ -91,7 +94,10 @@ def lower_copy(op: CustomOp, builder: Builder, lowering: Lowering) -> None:
     source, to = op.operands
     if op.attributes["scales"]:
         kind: MemDesc = lowering.analysis.described(to)
-        source = ordered_scales(builder, source, kind)
+        whole = replace(kind, shape=whole_rows(kind.shape))
+        if whole.shape != kind.shape:
+            to = builder.value("ttg.memdesc_reinterpret", [to], whole.type)
+        source = ordered_scales(builder, source, whole)
     builder.op("ttng.tmem_copy", [source, to])
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -15,13 +16,14 @@ class TensorMatrix:
     """A matrix in tensor memory: a row in a lane (of 64 rows: in every other 16 lanes).
 
     block_m, block_n: what one product writes. stride: how many elements of its width a column
-    holds the place of: 1 is packed. two_ctas: whether two CTAs have half of the rows each.
+    holds the place of: 1 is packed. halved: of 64 rows, which the product of two CTAs writes: the
+    last half of the columns is in the last 64 lanes, as if below the first half.
     """
 
     block_m: int
     block_n: int
     stride: int = 1
-    two_ctas: bool = False
+    halved: bool = False
     memory: ClassVar[str] = "#ttng.tensor_memory"
     order: ClassVar[tuple[int, ...]] = (1, 0)
 
@@ -31,10 +33,15 @@ class TensorMatrix:
         # Of 64 rows a further block would lie in the lanes that the first one leaves out.
         return cls(shape[0], min(shape[1], _MOST_COLUMNS) if shape[0] > 64 else shape[1], stride)
 
+    def laid(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """The shape of a matrix as it lies: rows in lanes."""
+        return (2 * shape[0], shape[1] // 2) if self.halved else shape
+
     def __str__(self) -> str:
+        rows, length = self.laid((self.block_m, self.block_n))
         return (
-            f"#ttng.tensor_memory_encoding<blockM = {self.block_m}, blockN = {self.block_n}, "
-            f"colStride = {self.stride}{', twoCTAs = true' * self.two_ctas}>"
+            f"#ttng.tensor_memory_encoding<blockM = {rows}, blockN = {length}, "
+            f"colStride = {self.stride}>"
         )
 
 
@@ -69,7 +76,7 @@ def tensor_layout(text: str) -> TensorLayout:
     if text.startswith("#ttng.tensor_memory_scales"):
         return TensorScales()
     m, n, stride = map(int, re.findall(r"= (\d+)", text))
-    return TensorMatrix(m, n, stride, "twoCTAs = true" in text)
+    return TensorMatrix(m, n, stride)
 
 
 def tensor_default(shape: tuple[int, ...], dtype: str, named: str | None) -> TensorLayout:
@@ -77,6 +84,28 @@ def tensor_default(shape: tuple[int, ...], dtype: str, named: str | None) -> Ten
     if named:
         return tensor_layout(named)
     return TensorScales() if dtype in ("int8", "uint8") else TensorMatrix.of(shape)
+
+
+def halves_of(
+    length: int, bits: int, num_warps: int
+) -> tuple[str, tuple[tuple[tuple[int, ...], str], ...]]:
+    """The layout of a tensor of 128 rows, and what it is on its way to one of 64, twice as long.
+
+    Returns:
+        the layout, and shapes and layouts: as two halves, (2, 64, length); with these beside each
+        other, (64, 2, length); as one, (64, 2 * length).
+    """
+    start = registers_of((128, length), bits, num_warps)
+    ways: tuple[tuple[tuple[int, ...], Callable[[int, int], list[int]]], ...] = (
+        ((2, 64, length), lambda row, column: [row // 64, row % 64, column]),
+        ((64, 2, length), lambda row, column: [row % 64, row // 64, column]),
+        ((64, 2 * length), lambda row, column: [row % 64, row // 64 * length + column]),
+    )
+
+    def moved(way: Callable[[int, int], list[int]]) -> str:
+        return re.sub(r"\[(\d+), (\d+)\]", lambda m: str(way(int(m[1]), int(m[2]))), start)
+
+    return start, tuple((shape, moved(way)) for shape, way in ways)
 
 
 def registers_of(shape: tuple[int, ...], bits: int, num_warps: int) -> str:

@@ -1,0 +1,209 @@
+"""How a product is launched, worked out once for all products of one kind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from triton.runtime.errors import OutOfResources
+from triton.tools.tensor_descriptor import TensorDescriptor
+
+from remora.errors import KernelArgumentError
+from remora.kernels.config import Config
+from remora.kernels.gemm_specialized import gemm_specialized
+from remora.kernels.operands import Operand, Product
+
+_WHERE = "remora.kernels.matmul"
+
+
+@dataclass(frozen=True)
+class Extra:
+    """What is done to the sums; see ``finished``."""
+
+    scale_a: Any = None
+    scale_b: Any = None
+    epilogue: Any = None
+    args: tuple[Any, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """What tells it from others in measurements that are kept; empty where nothing is done."""
+        scales = [f"{n}:{s[1:]}" for n, s in (("a", self.scale_a), ("b", self.scale_b)) if s]
+        if self.epilogue is None:
+            return " ".join(scales)
+        kinds = [str(getattr(x, "dtype", type(x).__name__)) for x in self.args]
+        return " ".join([*scales, self.epilogue.cache_key, *kinds])
+
+
+#: Called with a, b, c and what is done to the sums. Of the tensors only the memory counts:
+#: shapes and strides are those that it was made for.
+Launch = Callable[[Any, Any, Any, Extra], None]
+
+
+def parts_of(extent: int, part: int) -> int:
+    """How many parts there are: triton.cdiv takes 10 us."""
+    return -(-extent // part)
+
+
+def pipelined(kernel: Any, product: Product, config: Config, extra: Extra) -> Launch:
+    """The launch of a kernel that takes any strides."""
+    tiles = parts_of(product.m, config.block_m) * parts_of(product.n, config.block_n)
+    grid = (tiles * product.batches,)
+    numbers = (
+        product.m, product.n, product.k, *product.a.strides(), *product.b.strides(),
+        *product.c_strides(),
+    )  # fmt: skip
+    constants = {
+        **config.arguments(), "ACC": product.accumulator, "EPILOGUE": extra.epilogue,
+        "INDEX": product.index, "num_warps": config.num_warps,
+    }  # fmt: skip
+
+    def launch(a: Any, b: Any, c: Any, extra: Extra) -> None:
+        kernel[grid](a, b, c, *numbers, extra.scale_a, extra.scale_b, extra.args, **constants)
+
+    return launch
+
+
+def check_described(product: Product) -> None:
+    """Refuse operands that the kernels whose warps have tasks of their own cannot take.
+
+    Raises:
+        KernelArgumentError: says which, and why.
+    """
+    for name, x in (("a", product.a), ("b", product.b)):
+        if x.described is None:
+            raise KernelArgumentError(
+                f"{name} cannot be copied by descriptor: its strides are {x.tensor.stride()}",
+                where=_WHERE,
+                hint="rows or columns have to be contiguous, a multiple of 16 bytes apart, and "
+                "begin at one; or use another schedule",
+            )
+    for name, along_k, x in (("a", "rows", product.a), ("b", "columns", product.b)):
+        if x.tensor.element_size() != 2 and x.by_column == (name == "a"):
+            raise KernelArgumentError(
+                f"{name} is of {x.tensor.dtype} and its {along_k} are not contiguous",
+                where=_WHERE,
+                hint=f"store it by {along_k}, or use another schedule",
+            )
+    if product.k == 0:
+        raise KernelArgumentError("K is 0", where=_WHERE, hint="use another schedule")
+
+
+def _check_shares(product: Product, config: Config, rows: int) -> None:
+    """Refuse clusters whose programs copy less of a row than the 128 bytes that are swizzled."""
+    m, n = config.block_m // config.cluster[1], config.block_n // config.cluster[0]
+    shares = (
+        ("cluster[1]", product.a.by_column, rows, m),
+        ("cluster[0]", not product.b.by_column, config.block_n, n),
+    )
+    size = product.a.tensor.element_size()
+    for name, along_rows, whole, share in shares:
+        if along_rows and share < whole and share * size < 128:
+            raise KernelArgumentError(
+                f"config.{name}: each program would copy {share * size} bytes of a row",
+                where=_WHERE,
+                hint="128 bytes at least: use a smaller cluster or a larger tile",
+            )
+
+
+def _descriptor_of(operand: Operand, rows: int, columns: int) -> Callable[[Any], TensorDescriptor]:
+    """Makes an operand's descriptor, of blocks in the order that it is stored in."""
+    block = [columns, rows] if operand.by_column else [rows, columns]
+    return _descriptor(operand.described, block)
+
+
+def _descriptor(x: Any, block: list[int]) -> Callable[[Any], TensorDescriptor]:
+    shape, strides = list(x.shape), list(x.stride())
+    block = [1] * (x.dim() - 2) + block
+    return lambda tensor: TensorDescriptor(tensor, shape, strides, block)
+
+
+def specialized(product: Product, config: Config, extra: Extra) -> Launch:
+    """The launch of the kernel whose warps have tasks of their own.
+
+    Raises:
+        KernelArgumentError: it cannot take the operands.
+    """
+    import torch
+
+    check_described(product)
+    cooperative = config.schedule == "cooperative"
+    cluster_m, cluster_n = config.cluster
+    rows = config.block_m // 2 if cooperative else config.block_m
+    _check_shares(product, config, rows)
+    a, b, c = product.a, product.b, product.c
+    described = product.c_described
+    a_desc = _descriptor_of(a, min(rows, config.block_m // cluster_n), config.block_k)
+    b_desc = _descriptor_of(b, config.block_k, config.block_n // cluster_m)
+    c_block = [rows, config.block_n // config.subtiles]
+    c_desc = _descriptor(c, c_block) if described else lambda tensor: tensor
+    size = cluster_m * cluster_n
+    tiles = product.batches * (
+        parts_of(product.m, config.block_m * cluster_m)
+        * parts_of(product.n, config.block_n * cluster_n)
+    )
+    programs = torch.cuda.get_device_properties(c.device).multi_processor_count
+    clusters = max(min(programs, config.programs or programs) // size, 1)
+    split_tiles = 0
+    if config.stream_k and tiles % clusters:
+        clusters = min(clusters, tiles * parts_of(product.k, config.block_k))
+        split_tiles = min(tiles, tiles % clusters + clusters)
+    clusters = clusters if split_tiles else min(tiles, clusters)
+    grid = (clusters * size,)
+    given = dict(
+        M=product.m, N=product.n, K=product.k, batches=product.batches, split_tiles=split_tiles,
+        **dict(zip(("stride_cb", "stride_cm", "stride_cn"), product.c_strides(), strict=True)),
+        **config.arguments(), SUBTILES=config.subtiles, A_BY_COLUMN=a.by_column,
+        B_BY_COLUMN=b.by_column, A_BATCHED=a.batched, B_BATCHED=b.batched, C_DESCRIBED=described,
+        ACC=product.accumulator, PINGPONG=not cooperative, CLUSTER_M=cluster_m,
+        CLUSTER_N=cluster_n, STREAM_K=split_tiles > 0, LATE=config.late_store and described,
+        KEEP=config.keep, EPILOGUE=extra.epilogue, INDEX=product.index, num_warps=4,
+        ctas_per_cga=(size, 1, 1),
+    )  # fmt: skip
+    room = clusters * size, config.block_m * config.block_n
+
+    def launch(a: Any, b: Any, c: Any, extra: Extra) -> None:
+        partials, flags = _workspace(c.device, *room) if split_tiles else (None, None)
+        gemm_specialized[grid](
+            a_desc(a), b_desc(b), c_desc(c), extra.scale_a, extra.scale_b, extra.args,
+            partials, flags, **given,
+        )  # fmt: skip
+
+    return launch
+
+
+def launched(product: Product, config: Config, extra: Extra) -> Launch:
+    """Launch ``specialized``, with as many stages as fit; what was launched."""
+    # What an epilogue loads, and what the copy engine does not store, goes through shared memory.
+    may_be_less = extra.epilogue is not None or not product.c_described
+    while True:
+        launch = specialized(product, config, extra)
+        try:
+            launch(product.a.tensor, product.b.tensor, product.c, extra)
+        except OutOfResources:
+            if config.stages <= 2 or not may_be_less:
+                raise
+            config = replace(config, stages=config.stages - 1)
+        else:
+            return launch
+
+
+_FLAGS: dict[tuple[Any, int], Any] = {}
+
+
+def _workspace(device: Any, programs: int, elements: int) -> tuple[Any, Any]:
+    """Room for the sums that programs give to others, and for their flags, which are down.
+
+    The kernel lowers each flag that it raises: one set serves all launches of a stream.
+    """
+    import torch
+
+    partials = torch.empty(programs * elements, dtype=torch.float32, device=device)
+    if torch.cuda.is_current_stream_capturing():
+        # A graph may run beside the stream that it was captured on.
+        return partials, torch.zeros(2 * programs, dtype=torch.int32, device=device)
+    key = device, torch.cuda.current_stream(device).cuda_stream
+    if key not in _FLAGS or _FLAGS[key].numel() < 2 * programs:
+        _FLAGS[key] = torch.zeros(2 * programs, dtype=torch.int32, device=device)
+    return partials, _FLAGS[key]
