@@ -132,8 +132,9 @@ def test_matrix_products(kernel: Any, stages: int, shape: tuple[int, int, int]) 
     m, n, k = shape
     a, b, c = torch.randn(m, k), torch.randn(k, n), torch.full((m, n), math.nan)
     kernel[(triton.cdiv(m, 64) * triton.cdiv(n, 64),)](
-        a, b, c, m, n, k, *a.stride(), *b.stride(), *c.stride(), BLOCK_M=64, BLOCK_N=64,
-        BLOCK_K=32, GROUP_M=2, STAGES=stages, ACC=tl.float32,
+        a, b, c, m, n, k, 0, *a.stride(), 0, *b.stride(), 0, *c.stride(), None, None, (),
+        BLOCK_M=64, BLOCK_N=64, BLOCK_K=32, GROUP_M=2, STAGES=stages, ACC=tl.float32,
+        EPILOGUE=None, INDEX=tl.int32,
     )  # fmt: skip
     torch.testing.assert_close(c, a @ b, atol=1e-3, rtol=1e-3)
 
