@@ -17,12 +17,14 @@ import triton
 from tlx.building import build, conversions_in_loops, instructions
 from triton import knobs
 
+import remora
 from remora.errors import PipelineError
 from remora.kernels.attention import _BACKWARD_BLOCK_M, _CONFIGS, HEAD_DIMS
 from remora.kernels.attention_backward import attention_backward
 from remora.kernels.attention_narrow import narrowed
 from remora.kernels.attention_plain import attention_plain
 from remora.kernels.attention_specialized import attention_forward
+from remora.pipeline import attached
 
 
 def test_the_reference_meaning() -> None:
@@ -75,7 +77,8 @@ def forward(
             box = descriptor(rows, width, packed) if width else None
             kinds[f"{name}{part}_desc"] = box
     begins = "*i32" if packed else None
-    return build(
+    with remora.use(*attached(attention_forward)):
+        return build(
         attention_forward, "cuda:90", **kinds, sums="*fp32",
         tickets="*i32" if packed or left or right else None, begins_q=begins, begins_k=begins,
         scale="fp32", BATCH="i32", HEADS="i32", LENGTH_Q="i32", LENGTH_K="i32", TOTAL_Q="i32",
@@ -86,7 +89,7 @@ def forward(
         LAZY=config.lazy, RELEASE=config.release,
         HEADS_AT_ONCE=8 if right else 0, LEFT=left, RIGHT=right, TAIL=tail, LOWER=packed,
         PACKED=packed,
-    )  # fmt: skip
+        )  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from typing import Any
 
 import triton
 
+import remora.tlx as tlx
 from remora.errors import PipelineError
 from remora.kernels.attention_specialized import _EXTENTS, attention_forward
 from remora.pipeline import Pipeline, attach
@@ -59,4 +60,4 @@ def forward_of(dim: int) -> Any:
     """``attention_forward`` for a head dimension of ``_EDITS``, with values of 128 columns."""
     kernel = triton.jit(do_not_specialize=_EXTENTS)(attention_forward.fn)
     pipeline = Pipeline(f"products of {dim} columns").override("ptx", _EDITS[dim])
-    return attach(pipeline)(kernel)
+    return attach(pipeline, tlx.products_in_flight)(kernel)

@@ -13,6 +13,7 @@ import triton.language as tl
 
 import remora.tlx as tlx
 from remora.kernels.warp_group import any_in_warp, release
+from remora.pipeline import attach
 
 #: Rows of a consumer: what one wgmma has.
 ROWS = tl.constexpr(64)
@@ -30,6 +31,8 @@ _EXTENTS = ["BATCH", "HEADS", "LENGTH_Q", "LENGTH_K", "TOTAL_Q", "left", "right"
 _LN2 = tl.constexpr(0.6931471805599453)
 
 
+# Its schedule is measured as it is written.
+@attach(tlx.products_in_flight)
 @triton.jit(do_not_specialize=_EXTENTS)
 def attention_forward(
     q0_desc, q1_desc, k0_desc, k1_desc, v0_desc, v1_desc, o0_desc, o1_desc, sums, tickets,
