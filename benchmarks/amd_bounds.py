@@ -43,6 +43,11 @@ def cases() -> list[dict[str, str]]:
             for dtype in ("bf16", "i8")
             for kind in ("rows", "depth", "list")
         ]
+        found += [
+            {"kernel": "triangle_multiply", "target": target, "dtype": dtype, "form": step}
+            for dtype in ("bf16", "fp32")
+            for step in ("project", "outgoing", "incoming", "finish, with a norm")
+        ]
     return found
 
 
@@ -50,7 +55,9 @@ def look_at(case: dict[str, str]) -> dict[str, Any]:
     """One product: its configuration, its resources, and its loop over K."""
     from remora.analysis import model, read
 
-    make = {"matmul": product, "grouped_matmul": grouped}[case["kernel"]]
+    make = {"matmul": product, "grouped_matmul": grouped, "triangle_multiply": triangle}[
+        case["kernel"]
+    ]
     kernel, given, config = make(case["target"], case["dtype"], case["form"])
     compiled = compile_(kernel, case["target"], given, config.num_warps)
     program = read(compiled.asm["amdgcn"], shared=compiled.metadata.shared)
@@ -99,6 +106,31 @@ def grouped(target: str, dtype: str, form: str) -> tuple[Any, dict[str, Any], An
     return gemm_grouped, given, config
 
 
+def triangle(target: str, dtype: str, step: str) -> tuple[Any, dict[str, Any], Any]:
+    """A step of the triangle update, of 384 channels: of fp32 the operands are fp16."""
+    from remora.kernels import triangle_stock
+    from remora.kernels.matmul import Config
+
+    x, kind = f"*{dtype}", f"*{'fp16' if dtype == 'fp32' else dtype}"
+    if step in ("outgoing", "incoming"):
+        given = {"ab": kind, "c": x, "BLOCK": 128, "DEPTH": 64, "INCOMING": step == "incoming"}
+        kernel, config = triangle_stock.pair_products_stock, Config(128, 128, 64, 8, 2, 4)
+        return kernel, given | {"WIDE": False}, config
+    given = {
+        "y": kind, "p": kind, "g": kind, "g_unit": "*fp32", "PAIRS": 128, "CHANNELS": 128,
+        "PIECE": 64, "SCALED": dtype == "fp32", "WIDE": False,
+    }  # fmt: skip
+    config = Config(128, 128, 64, 8, 2, 8)
+    if step == "project":
+        given |= {"mask": "*u8", "out": kind, "stride_mk": 1, "MASKED": True}
+        return triangle_stock.project_stock, given, config
+    given |= {
+        "products": x, "weight": x, "bias": x, "unit": "*fp32", "p_unit": "*fp32", "out": x,
+        "eps": "fp32",
+    }  # fmt: skip
+    return triangle_stock.finish_stock, given, config
+
+
 def compile_(kernel: Any, target: str, given: dict[str, Any], num_warps: int) -> Any:
     """Compile; parameters that are not given are integers that 16 divides, pointers aligned."""
     import triton
@@ -108,14 +140,14 @@ def compile_(kernel: Any, target: str, given: dict[str, Any], num_warps: int) ->
 
     constants = {
         n: given[n] for n in kernel.arg_names
-        if n in given and not (isinstance(given[n], str) and given[n].startswith("*"))
+        if n in given and not (isinstance(given[n], str) and given[n].startswith(("*", "fp")))
     }  # fmt: skip
     signature = {
         n: "constexpr" if n in constants else given.get(n, "i32") for n in kernel.arg_names
     }
     aligned: dict[Any, Any] = {
         (i,): [["tt.divisibility", 16]]
-        for i, n in enumerate(kernel.arg_names) if n not in constants
+        for i, n in enumerate(kernel.arg_names) if n not in constants and signature[n] != "fp32"
     }  # fmt: skip
     source = ASTSource(kernel, signature, constants, aligned)
     return triton.compile(source, target=gpu_target(target), options={"num_warps": num_warps})

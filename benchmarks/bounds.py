@@ -58,8 +58,11 @@ class _Machine:
 
 
 def compiled(kernel: Any, target: GPUTarget, given: dict[str, Any], num_warps: int = 4) -> Any:
-    """given: types as Triton writes them, and constants; pointers and integers divide by 16."""
-    constants = {n: v for n, v in given.items() if not isinstance(v, str)}
+    """given: types as Triton writes them, and constants (of strings only the empty one).
+
+    Pointers and integers divide by 16.
+    """
+    constants = {n: v for n, v in given.items() if not isinstance(v, str) or not v}
     signature = {n: "constexpr" if n in constants else given[n] for n in kernel.arg_names}
     aligned: dict[Any, Any] = {
         (i,): [["tt.divisibility", 16]]
@@ -94,18 +97,20 @@ def ours() -> dict[str, Any]:
     import remora
     import remora.tlx as tlx
     from remora.kernels.gemm_blackwell import gemm_blackwell
-    from remora.kernels.gemm_cdna import gemm_staged
+    from remora.kernels.gemm_cdna import gemm_direct, gemm_staged
     from remora.kernels.gemm_hopper import gemm_pipelined
     from remora.kernels.gemm_specialized import gemm_specialized
-    from remora.kernels.matmul import Config, hopper_config
+    from remora.kernels.matmul import cdna_config, hopper_config
     from remora.kernels.offline import plain_arguments, source
 
     found: dict[str, Any] = {}
     for name, kernel, config, target in (
         ("gemm_pipelined", gemm_pipelined, hopper_config(8192, 8192, 8192, 2), ("cuda", 90, 32)),
-        ("gemm_staged", gemm_staged, Config(128, 128, 64, 8, 2, 4), ("hip", "gfx942", 64)),
-        ("gemm_staged", gemm_staged, Config(128, 256, 64, 8, 2, 8), ("hip", "gfx950", 64)),
-    ):
+        ("gemm_staged", gemm_staged, cdna_config(8192, 8192, 8192, 2, "gfx942"),
+         ("hip", "gfx942", 64)),
+        ("gemm_direct", gemm_direct, cdna_config(8192, 8192, 8192, 2, "gfx950"),
+         ("hip", "gfx950", 64)),
+    ):  # fmt: skip
         found[f"{name} {target[0]}:{target[1]}"] = triton.compile(
             source(kernel, config), target=GPUTarget(*target),
             options={"num_warps": config.num_warps},
@@ -119,7 +124,8 @@ def ours() -> dict[str, Any]:
          "partials": None, "flags": None, "batches": "i32", "stride_cm": "i32", "stride_cn": 1,
          "split_tiles": "i32", "STAGES": 4, "SUBTILES": 2, "A_BATCHED": False,
          "B_BATCHED": False, "C_DESCRIBED": True, "ACC": tl.float32, "PINGPONG": False,
-         "CLUSTER_M": 1, "CLUSTER_N": 1, "STREAM_K": False, "LATE": False},
+         "CLUSTER_M": 1, "CLUSTER_N": 1, "STREAM_K": False, "LATE": False,
+         "KEEP": ""},
     )  # fmt: skip
     for pair in (False, True):
         with remora.use(tlx.in_clusters((1 + pair, 1, 1))):

@@ -504,6 +504,8 @@ def plot(result: dict[str, Any], path: Path) -> None:
     import matplotlib.pyplot as plt
 
     rows = [r for r in result["rows"] if "ratio" in r]
+    if not rows:
+        return
     cases = list({json.dumps(r["case"]): r["case"] for r in rows}.values())
     names = [n for n in CONTESTANTS if any(r["contestant"] == n for r in rows)]
     figure, axes = plt.subplots(figsize=(3 + 1.5 * len(cases), 4.8))
@@ -530,7 +532,7 @@ def plot(result: dict[str, Any], path: Path) -> None:
         [label.replace(" ", "\n", 5).replace("\nx\n", " x ") for label in labels], fontsize=7,
     )  # fmt: skip
     axes.axhline(1, color="black", linewidth=0.5)
-    axes.set_ylim(bottom=0.6 * min(1.0, *(r["ratio"] for r in rows)))
+    axes.set_ylim(bottom=0.6 * min(r["ratio"] for r in rows))
     axes.set_ylabel("speed, of cuBLAS (labels: TFLOP/s; dots: goals)")
     found = result["machine"]
     axes.set_title(f"{found.get('gpu', '').split(',')[0]}, Triton {found['triton']}", fontsize=9)

@@ -113,8 +113,9 @@ def timed_pipelined(
     """``gemm_pipelined`` with its cycles. t_ptr (programs)."""
     start = tlx.clock64()
     gemm_pipelined(
-        a_ptr, b_ptr, c_ptr, M, N, K, stride_am, stride_ak, stride_bk, stride_bn, stride_cm,
-        stride_cn, BLOCK_M, BLOCK_N, BLOCK_K, 8, STAGES, tl.float32,
+        a_ptr, b_ptr, c_ptr, M, N, K, 0, stride_am, stride_ak, 0, stride_bk, stride_bn, 0,
+        stride_cm, stride_cn, None, None, (), BLOCK_M, BLOCK_N, BLOCK_K, 8, STAGES, tl.float32,
+        None, tl.int32,
     )  # fmt: skip
     tl.store(t_ptr + tl.program_id(0), tlx.clock64() - start)
 
@@ -127,8 +128,9 @@ def timed_specialized(
     """``gemm_specialized`` with its cycles. t_ptr (programs)."""
     start = tlx.clock64()
     gemm_specialized(
-        a_desc, b_desc, c_desc, M, N, K, BLOCK_M, BLOCK_N, BLOCK_K, 8, STAGES, SUBTILES, False,
-        tl.float32, PINGPONG,
+        a_desc, b_desc, c_desc, None, None, (), None, None, M, N, K, 1, 0, 0, 0, 0,
+        BLOCK_M, BLOCK_N, BLOCK_K, 8, STAGES, SUBTILES, False, False, False, False, True,
+        tl.float32, PINGPONG, 1, 1, False, False, "", None, tl.int32,
     )  # fmt: skip
     tl.store(t_ptr + tl.program_id(0), tlx.clock64() - start)
 

@@ -19,6 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -43,6 +44,8 @@ LAYERS = [
     for m in (16, 128, 1024, 4096)
 ]
 SUITES = {"announced": ANNOUNCED, "squares": SQUARES, "layers": LAYERS}
+#: What results without a device are of.
+H200 = {"name": "NVIDIA H200", "arch": "cuda:90", "units": 132}
 TABLE = Path(tuning.__file__).with_name("measured.json")
 
 
@@ -211,23 +214,37 @@ def chosen_by(row: dict[str, Any]) -> float:
 def write_table(files: list[Path]) -> None:
     """The table, from the results of sweeps; later ones replace earlier ones."""
     table: dict[str, Any] = {}
+    rows: dict[str, Any] = {}
     for file in files:
         result = json.loads(file.read_text())
-        device = result["device"]
-        if table and table["device"] != device:
+        found = list(fastest(result))
+        device = result.get("device", H200)
+        if table.setdefault("device", device) != device:
             sys.exit(f"{file} is of {device}, the others are of {table['device']}")
-        table.setdefault("device", device)
         table.setdefault("measured", []).append(
             {"file": f"benchmarks/results/{file.name}", "machine": result["machine"]}
         )
-        rows = table.setdefault("rows", {})
-        for found in result["products"]:
-            best = min(found["rows"], key=chosen_by)
-            rows[json.dumps(found["problem"])] = {
-                "problem": found["problem"], "config": best["config"], "seconds": best["seconds"],
-            }  # fmt: skip
-    table["rows"] = list(table["rows"].values())
-    TABLE.write_text(json.dumps(table, indent=1) + "\n")
+        rows |= {json.dumps(row["problem"]): row for row in found}
+    TABLE.write_text(json.dumps(table | {"rows": list(rows.values())}, indent=1) + "\n")
+
+
+def fastest(result: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """The table's rows, from what ``sweep`` wrote, or from rows of named configurations."""
+    for found in result.get("products", ()):
+        best = min(found["rows"], key=chosen_by)
+        yield {
+            "problem": found["problem"], "config": best["config"], "seconds": best["seconds"]
+        }  # fmt: skip
+    named: dict[tuple[int, ...], list[dict[str, Any]]] = {}
+    for row in result.get("rows", ()):
+        if row["config"] is not None:
+            named.setdefault(tuple(row["shape"]), []).append(row)
+    for shape, several in named.items():
+        best = min(several, key=lambda row: statistics.median(row["ms"]))
+        yield {
+            "problem": asdict(Problem(*shape, "float16", "float16")), "config": best["config"],
+            "seconds": statistics.median(best["ms"]) * 1e-3,
+        }  # fmt: skip
 
 
 def fit(files: list[Path]) -> None:

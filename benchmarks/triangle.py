@@ -4,8 +4,9 @@
 
 Random normal pairs, weights of the size 1 / sqrt(extent), a mask of nine in ten. All in one
 process, in turn, round after round; medians of CUDA events, and ratios to torch.compile. The
-error is ``|result - float64| / |float64|``, of one update. The floors are what the bytes that
-have to be moved, and the products, take at the rates measured in the same run.
+error is ``|result - float64| / |float64|``, of one update; with ``--gradients``, which times
+forward and backward together, of the gradient of x. The floors are what the bytes that have to be
+moved forward, and the products, take at the rates measured in the same run.
 
 Contestants:
   eager          the update in PyTorch, a line an operation (fp32 products in tf32)
@@ -21,6 +22,7 @@ import argparse
 import json
 import statistics
 import sys
+from itertools import product
 from pathlib import Path
 
 import machine
@@ -43,7 +45,8 @@ def contestants(names: list[str]):
     from remora.kernels import triangle_multiply
 
     torch.backends.cuda.matmul.allow_tf32 = True
-    compiled = torch.compile(triangle)
+    torch._dynamo.reset()  # each size is compiled for itself
+    compiled = torch.compile(triangle, dynamic=False)
     runs = {
         "eager": lambda v, m, i: triangle(*v, mask=m, incoming=i),
         "compiled": lambda v, m, i: compiled(*v, mask=m, incoming=i),
@@ -75,17 +78,13 @@ def replayed(run):
 
 
 def work(n: int, batch: int, c: int, element_bytes: int) -> dict[str, float]:
-    """Floating-point operations, and the fewest bytes of three kernels (intermediates of 16 bits;
-    products of fp32 updates are in fp32)."""
+    """Floating-point operations, and the bytes of the four kernels, each tensor once."""
     pairs, h = batch * n * n, HIDDEN
-    x, ab, products = (
-        pairs * c * element_bytes,
-        2 * pairs * h * 2,
-        pairs * h * max(2, element_bytes),
-    )
+    x, y, ab = pairs * c * element_bytes, pairs * c * 2, 2 * pairs * h * 2
+    products = pairs * h * element_bytes
     return {
         "flops": 2.0 * pairs * (4 * h * c + n * h + c * h + c * c),
-        "bytes": float(x + ab + ab + products + products + x + x),
+        "bytes": float((x + y) + (y + ab) + (ab + products) + (products + y + x)),
     }
 
 
@@ -98,10 +97,10 @@ def rates() -> dict[str, float]:
     target = torch.empty_like(source)
     a, b = (torch.randn(8192, 8192, device="cuda", dtype=torch.bfloat16) for _ in range(2))
     copy = do_bench(lambda: target.copy_(source), return_mode="median")
-    product = do_bench(lambda: a @ b, return_mode="median")
+    multiply = do_bench(lambda: a @ b, return_mode="median")
     return {
         "bytes_per_s": 2 * source.numel() / copy * 1e3,
-        "flop_per_s": 2 * 8192**3 / product * 1e3,
+        "flop_per_s": 2 * 8192**3 / multiply * 1e3,
     }
 
 
@@ -114,22 +113,38 @@ def measure(size, dtype: str, incoming: bool, arguments, peaks) -> list[dict]:
     kind = getattr(torch, DTYPES[dtype])
     values = inputs(batch, n, c, HIDDEN, kind, "cuda")
     mask = torch.rand(batch, n, n, device="cuda") > 0.1
-    expected = triangle(*(v.double() for v in values), mask=mask, incoming=incoming)
-    runs, errors = {}, {}
-    for name, run in contestants(arguments.contestants).items():
-        runs[name] = lambda run=run: run(values, mask, incoming)
-        with torch.no_grad():
-            errors[name] = error(runs[name](), expected)
+    grad = torch.randn(values[0].shape, device="cuda").to(kind)
+
+    def complete(run, values, grad):
+        """The update; with gradients that of x comes out, and all are worked out."""
+        if not arguments.gradients:
+            with torch.no_grad():
+                return run(values, mask, incoming)
+        values = [v.detach().requires_grad_() for v in values]
+        return torch.autograd.grad(run(values, mask, incoming), values, grad)[0]
+
+    def exact(values, mask, incoming):
+        return triangle(*values, mask=mask, incoming=incoming)
+
+    runs = {
+        name: lambda run=run: complete(run, values, grad)
+        for name, run in contestants(arguments.contestants).items()
+    }
+    if not arguments.rounds:  # only to compile
+        for run in runs.values():
+            run()
+        return []
+    expected = complete(exact, [v.double() for v in values], grad.double())
+    errors = {name: error(run(), expected) for name, run in runs.items()}
     del expected
     torch.cuda.empty_cache()
-    if "remora" in runs and "remora-graph" in arguments.contestants:
+    if "remora" in runs and "remora-graph" in arguments.contestants and not arguments.gradients:
         runs["remora-graph"], errors["remora-graph"] = replayed(runs["remora"]), errors["remora"]
     samples: dict[str, list[float]] = {name: [] for name in runs}
-    with torch.no_grad():
-        for _ in range(arguments.rounds):
-            for name, run in runs.items():
-                timed = do_bench(run, warmup=25, rep=arguments.ms, return_mode="median")
-                samples[name].append(timed)
+    for _ in range(arguments.rounds):
+        for name, run in runs.items():
+            timed = do_bench(run, warmup=25, rep=arguments.ms, return_mode="median")
+            samples[name].append(timed)
     counted = work(n, batch, c, values[0].element_size())
     floors = (counted["flops"] / peaks["flop_per_s"], counted["bytes"] / peaks["bytes_per_s"])
     base = statistics.median(samples["compiled"]) if "compiled" in samples else None
@@ -138,6 +153,7 @@ def measure(size, dtype: str, incoming: bool, arguments, peaks) -> list[dict]:
         median = statistics.median(all_ms)
         row = {
             "n": n, "batch": batch, "channels": c, "dtype": dtype, "incoming": incoming,
+            "gradients": arguments.gradients,
             "contestant": name, "ratio": base / median if base else None, "ms": median,
             "samples_ms": all_ms, "tflops": counted["flops"] / median * 1e-9,
             "rel_err": errors[name], "flops_floor_ms": floors[0] * 1e3,
@@ -163,7 +179,8 @@ def main() -> None:
     parser.add_argument("--directions", nargs="*", default=["outgoing"],
                         choices=["outgoing", "incoming"])  # fmt: skip
     parser.add_argument("--contestants", nargs="*", default=CONTESTANTS, choices=CONTESTANTS)
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--gradients", action="store_true", help="time forward and backward")
+    parser.add_argument("--rounds", type=int, default=3, help="0: only compile")
     parser.add_argument("--ms", type=int, default=100, help="of each measurement")
     parser.add_argument("--replot", action="store_true", help="only draw the .png from the .json")
     arguments = parser.parse_args()
@@ -172,22 +189,20 @@ def main() -> None:
         plot(result, arguments.out.with_suffix(".png"))
         return
     sizes = [tuple(map(int, s.split(","))) for s in arguments.sizes or ()] or SIZES
-    peaks = rates()
-    rows = [
-        row
-        for size in sizes
-        for dtype in arguments.dtypes
-        for direction in arguments.directions
-        for row in measure(size, dtype, direction == "incoming", arguments, peaks)
-    ]
-    result = machine.record() | {"rates": peaks, "rows": rows}
-    for name in ("remora", "remora-graph"):
-        ratios = [r["ratio"] for r in rows if r["contestant"] == name and r["ratio"]]
+    peaks = rates() if arguments.rounds else {}
+    result = machine.record() | {"rates": peaks, "rows": []}
+    arguments.out.parent.mkdir(parents=True, exist_ok=True)
+    for size, dtype, direction in product(sizes, arguments.dtypes, arguments.directions):
+        result["rows"] += measure(size, dtype, direction == "incoming", arguments, peaks)
+        arguments.out.with_suffix(".json").write_text(json.dumps(result, indent=1) + "\n")
+    if not result["rows"]:
+        return
+    for name in ("remora", "remora-graph", "cuequivariance"):
+        ratios = [r["ratio"] for r in result["rows"] if r["contestant"] == name and r["ratio"]]
         if ratios:
             mean = statistics.geometric_mean(ratios)
             print(f"{name}: {mean:.2f} of torch.compile (geometric mean), least {min(ratios):.2f}")
             result[f"{name} of torch.compile"] = {"mean": mean, "least": min(ratios)}
-    arguments.out.parent.mkdir(parents=True, exist_ok=True)
     arguments.out.with_suffix(".json").write_text(json.dumps(result, indent=1) + "\n")
     plot(result, arguments.out.with_suffix(".png"))
 

@@ -1,7 +1,7 @@
-"""The peer's tutorials, unmodified: compiled for sm_90 or sm_100 without a GPU, or run on Hopper.
+"""The peer's tutorials, unmodified: compiled for a target without a GPU, or run on Hopper.
 
     python benchmarks/tutorials.py compile --out FILE.json      # here, through Remora
-    python benchmarks/tutorials.py compile --target cuda:100 --out FILE.json
+    python benchmarks/tutorials.py compile --target cuda:100 --out FILE.json   # or hip:gfx950
     python benchmarks/tutorials.py run --out FILE.json          # on a Hopper GPU
     ... --python remora-3.8.0=.venv-3.8.0/bin/python --python peer=.venv-peer/bin/python
     ... --only hopper_gemm --configs 2
@@ -14,10 +14,10 @@ The tutorials come from --folder, from $REMORA_TUTORIALS, or from the pinned whe
 downloaded once; they are never part of this repository.
 
 compile writes for each kernel and configuration what failed, or registers and spilled bytes
-of a thread, layout conversions in loops and the operations of innermost loops of the last
-TTGIR, and, where a peer takes part, how the PTX differs from the peer's. run writes whether
-the result is torch's, and milliseconds: each configuration by the contestants in turn, round
-by round.
+(AMD: registers) of a thread, layout conversions in loops and the operations of innermost loops
+of the last TTGIR, and, where a peer takes part, how the assembly differs from the peer's. run
+writes whether the result is torch's, and milliseconds: each configuration by the contestants in
+turn, round by round.
 """
 
 from __future__ import annotations
@@ -187,7 +187,9 @@ BLACKWELL: dict[str, list[Case]] = {
     "blackwell-gdpa": [jagged("gdpa_forward_tlx")],
 }  # fmt: skip
 
-TUTORIALS = {"cuda:90": HOPPER, "cuda:100": BLACKWELL}
+AMD: dict[str, list[Case]] = {"amd-gemm-pipelined_test": [product("matmul")]}
+
+TUTORIALS = {"cuda:90": HOPPER, "cuda:100": BLACKWELL, "hip:gfx942": AMD, "hip:gfx950": AMD}
 
 
 def folder_of_tutorials(given: str | None) -> Path:
@@ -295,15 +297,17 @@ def compile_all(
         except Exception as error:
             row["error"] = reason(error)
 
-    arch = int(target.partition(":")[2])
-    standin.CAPABILITY = divmod(arch, 10)
-    standin.install(launched)
+    backend, _, arch = target.partition(":")
+    if backend == "cuda":
+        standin.CAPABILITY = divmod(int(arch), 10)
+    standin.install(launched, target)
     import_tlx(contestant)
     from triton.backends.compiler import GPUTarget
     from triton.runtime.autotuner import Autotuner
 
     # The peer's process has no Remora, which the stand-in would ask what a target is.
-    gpu = GPUTarget("cuda", arch, 32)
+    on_cuda = backend == "cuda"
+    gpu = GPUTarget("cuda", int(arch), 32) if on_cuda else GPUTarget("hip", arch, 64)
     standin.Driver.get_current_target = lambda self: gpu
 
     # The stand-in takes the first configuration of several; here is one at a time.
@@ -354,17 +358,21 @@ def reason(error: BaseException) -> str:
 
 def look_at(compiled: Any) -> dict[str, Any]:
     """What a compiled kernel is like."""
-    ttgir, ptx = compiled.asm["ttgir"], compiled.asm["ptx"]
-    inside = loops(ttgir)
-    registers, spilled = resources(compiled.asm["cubin"])
+    inside = loops(compiled.asm["ttgir"])
+    if "ptx" in compiled.asm:
+        registers, spilled = resources(compiled.asm["cubin"])
+        row = {"registers": registers, "spilled_bytes": spilled}
+        code = instructions(compiled.asm["ptx"])
+    else:
+        row = amd_resources(compiled.asm["amdgcn"])
+        code = amd_instructions(compiled.asm["amdgcn"])
     return {
-        "registers": registers,
-        "spilled_bytes": spilled,
+        **row,
         "shared_bytes": compiled.metadata.shared,
         "num_warps": compiled.metadata.num_warps,
         "conversions_in_loops": sum(loop["ttg.convert_layout"] for loop, _ in inside),
         "innermost_loops": [dict(sorted(loop.items())) for loop, innermost in inside if innermost],
-        "ptx": instructions(ptx),
+        "code": code,
     }
 
 
@@ -430,13 +438,52 @@ def instructions(ptx: str) -> list[str]:
     return found
 
 
+def amd_resources(assembly: str) -> dict[str, Any]:
+    """Registers of a lane, how many were spilled, and warps that a SIMD holds at once."""
+
+    def number(pattern: str) -> int:
+        found = re.search(pattern + r":\s+(\d+)", assembly)
+        assert found is not None
+        return int(found[1])
+
+    return {
+        "registers": number(r"\.vgpr_count"),
+        "accumulation_registers": number(r"\.agpr_count"),
+        "scalar_registers": number(r"\.sgpr_count"),
+        "spilled_registers": number(r"\.vgpr_spill_count"),
+        "occupancy": number("; Occupancy"),
+    }
+
+
+def amd_instructions(assembly: str) -> list[str]:
+    """The instructions of AMDGCN, registers and labels renamed in order of appearance."""
+    body = re.split(r"\n\w+:[^\n]*\n", assembly.partition("; -- End function")[0], maxsplit=1)[1]
+    names: dict[str, str] = {}
+
+    def renamed(match: re.Match[str]) -> str:
+        kind = match[1] or "L"
+        first, _, last = (match[2] or "").partition(":")
+        kind += str(int(last) - int(first) + 1) if last else ""
+        count = sum(1 for name in names.values() if name.partition("_")[0] == kind)
+        return names.setdefault(match[0], f"{kind}_{count}")
+
+    found = []
+    for line in body.splitlines():
+        text = " ".join(line.partition(";")[0].split())
+        if text and not re.match(r"\.(?!LBB)", text):
+            found.append(re.sub(r"\b([vsa])\[?(\d+(?::\d+)?)\]?|\.LBB\w+", renamed, text))
+    return found
+
+
 def opcode(instruction: str) -> str:
-    """``wgmma.wait_group.sync.aligned`` of an instruction, without its guard."""
+    """``wgmma.wait_group.sync.aligned`` of an instruction, without its guard; AMD's waits whole."""
+    if instruction.startswith("s_waitcnt"):
+        return instruction
     return re.sub(r"^@!?%\w+ ", "", instruction).split(" ")[0].rstrip(";")
 
 
 def difference(ours: list[str], theirs: list[str]) -> dict[str, Any]:
-    """How PTX differs from the peer's: by opcode, and in order."""
+    """How assembly differs from the peer's: by opcode, and in order."""
     if ours == theirs:
         return {"same": True}
     mine, peers = Counter(map(opcode, ours)), Counter(map(opcode, theirs))
@@ -630,20 +677,20 @@ def key(row: dict[str, Any]) -> tuple[Any, ...]:
 
 
 def compare(all_rows: dict[str, list[Any]]) -> None:
-    """Put the difference to the peer's PTX into the others' rows; drop the PTX itself."""
+    """Put the difference to the peer's assembly into the others' rows; drop the code itself."""
     peers = {key(r): r for c, rows in all_rows.items() if c.startswith("peer") for r in rows}
     for contestant, rows in all_rows.items():
         for row in rows:
             other = peers.get(key(row))
-            if contestant.startswith("peer") or "ptx" not in row or not other:
+            if contestant.startswith("peer") or "code" not in row or not other:
                 continue
-            if "ptx" in other:
-                row["ptx_beside_peer"] = difference(row["ptx"], other["ptx"])
+            if "code" in other:
+                row["beside_peer"] = difference(row["code"], other["code"])
                 same = row["innermost_loops"] == other["innermost_loops"]
                 row["same_operations_in_innermost_loops"] = same
     for rows in all_rows.values():
         for row in rows:
-            row.pop("ptx", None)
+            row.pop("code", None)
 
 
 def summary(contestant: str, row: dict[str, Any]) -> str:
@@ -653,13 +700,14 @@ def summary(contestant: str, row: dict[str, Any]) -> str:
         words.append(f"ERROR {row['error']}")
     elif "registers" in row:
         words.append(
-            f"registers {row['registers']}, spilled {row['spilled_bytes']}, "
+            f"registers {row['registers']}, "
+            f"spilled {row.get('spilled_bytes', row.get('spilled_registers'))}, "
             f"conversions in loops {row['conversions_in_loops']}"
         )
-        if beside := row.get("ptx_beside_peer"):
+        if beside := row.get("beside_peer"):
             loops_ = "same" if row["same_operations_in_innermost_loops"] else "other"
-            ptx = "same PTX" if beside["same"] else f"PTX {beside['in_order']:.1%} in order"
-            words.append(f"{loops_} loops, {ptx}")
+            code = "same code" if beside["same"] else f"code {beside['in_order']:.1%} in order"
+            words.append(f"{loops_} loops, {code}")
     else:
         words.append(f"error {row['relative_error']:.1e}")
         if "ms" in row:

@@ -133,17 +133,12 @@ descriptors = (
 )
 
 
-def _has_tasks(text: str) -> bool:
-    """Whether a module holds tasks."""
-    return "tlx.task = " in text
-
-
 # Stock Triton would give tasks other warps and registers than their author, and barriers count
 # a task's threads.
 as_written = (
     Pipeline("tlx-tasks-as-written")
-    .disable("ttgir/optimize_partition_warps")
-    .when(target=BLACKWELL, module=_has_tasks)
+    .disable("ttgir/optimize_partition_warps", trigger="tlx.task = ")
+    .when(target=BLACKWELL)
 )
 
 
@@ -180,7 +175,7 @@ products_in_flight = (
 
 operands = PassRef(
     "remora.tlx.lower.operands:LoadAsOperands",
-    trigger="remora:tlx.local_load",
+    trigger="remora:tlx.",
     also=("remora.tlx",),
 )
 waits = PassRef(

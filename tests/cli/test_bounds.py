@@ -15,7 +15,7 @@ from remora.host.targets import gpu_target
 from remora.kernels.gemm_cdna import gemm_staged
 from remora.kernels.gemm_hopper import gemm_pipelined
 from remora.kernels.gemm_stock import gemm_stock
-from remora.kernels.matmul import Config, cdna_config, hopper_config
+from remora.kernels.matmul import Config, hopper_config
 from remora.kernels.offline import source
 
 PTX = """
@@ -239,7 +239,7 @@ def test_the_product_for_cdna_4() -> None:
 
 
 def test_the_product_for_cdna_3_has_no_conflicts() -> None:
-    kernel = compiled(gemm_staged, cdna_config(8192, 8192, 8192, 2, "gfx942"), "hip:gfx942")
+    kernel = compiled(gemm_staged, Config(128, 128, 64, 8, 2, 4), "hip:gfx942")
     (loop,) = of_kernel(kernel).loops
     assert loop.cycles["matrix"] == 1024
     assert (loop.unknown, loop.conflicts) == (0, 0)

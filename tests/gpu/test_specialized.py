@@ -47,34 +47,3 @@ def test_matmul(dtype: str, schedule: str, shape: tuple[int, int, int], by_colum
     tolerance = {"float16": 1e-3, "bfloat16": 5e-3, "float8_e4m3fn": 3e-3}[dtype]
     assert relative_error(result, expected) < tolerance
     assert torch.equal(result, matmul(a, b, config=config))
-
-
-@pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("dim", [64, 80, 96, 128, 192, 256])
-def test_attention(dim: int, causal: bool) -> None:
-    from remora.kernels import attention
-
-    torch.manual_seed(dim)
-    dtype = torch.bfloat16 if dim == 80 else torch.float16
-    q, k, v = (torch.randn(2, 3, 512, dim, device="cuda").to(dtype) for _ in range(3))
-    result, sums = attention(q, k, v, causal=causal, return_sums=True)
-    scores = q.double() @ k.double().mT / dim**0.5
-    if causal:
-        scores.masked_fill_(torch.ones(512, 512, device="cuda").triu(1).bool(), float("-inf"))
-    expected = scores.softmax(-1) @ v.double()
-    tolerance = 1e-2 if dtype is torch.bfloat16 else 2e-3
-    assert relative_error(result, expected) < tolerance
-    torch.testing.assert_close(sums.double(), scores.logsumexp(-1), atol=1e-4, rtol=1e-4)
-    assert torch.equal(result, attention(q, k, v, causal=causal))
-
-
-def test_attention_of_many_blocks() -> None:
-    from remora.kernels import attention
-
-    torch.manual_seed(0)
-    q, k, v = (torch.randn(1, 2, 4096, 128, device="cuda").half() for _ in range(3))
-    for causal in (False, True):
-        expected = torch.nn.functional.scaled_dot_product_attention(
-            q.double(), k.double(), v.double(), is_causal=causal
-        )
-        assert relative_error(attention(q, k, v, causal=causal), expected) < 2e-3

@@ -7,10 +7,11 @@ from typing import Any
 
 import torch
 
-#: Relative error, of the norm, that the operands' and the result's precision allow.
+#: Relative error, of the norm, that the operands' and the result's precision allow. Hopper's
+#: matrix unit keeps fewer bits of fp8 sums: 3.2e-3 was seen on an H200.
 TOLERANCE = {
-    "float16": 1e-3, "bfloat16": 5e-3, "float32": 1e-3, "float8_e4m3fn": 3e-3,
-    "float8_e5m2": 3e-3, "int8": 0.0,
+    "float16": 1e-3, "bfloat16": 5e-3, "float32": 1e-3, "float8_e4m3fn": 5e-3,
+    "float8_e5m2": 5e-3, "int8": 0.0,
 }  # fmt: skip
 
 

@@ -109,6 +109,14 @@ def test_gradients() -> None:
 
 OPERANDS = {
     "rows": lambda a, b, c: (a, b, offsets("uneven"), None, None, None),
+    "scaled": lambda a, b, c: (
+        a.detach(),
+        b.detach(),
+        offsets("uneven"),
+        a[:, 0].detach(),
+        b[:, 0].detach(),
+        None,
+    ),
     "sums": lambda a, b, c: (a.T, c, offsets("empty"), None, None, torch.float32),
 }
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 import triton
+import triton.language as tl
 from kernels import matmul_cases as cases
 
 from remora.errors import KernelArgumentError
 from remora.kernels import matmul
+from remora.kernels.stream_k import _cluster_of, items_of, work_item
 
 assert triton.knobs.runtime.interpret
 
@@ -70,6 +72,49 @@ def test_what_is_launched_again() -> None:
         cases.agrees(torch.cat([a, a], 1)[:, :24], b)
         assert matmul(a, b, out_dtype=torch.float32).dtype == torch.float32
         assert (len(_KNOWN) - before, turn) in ((6, 0), (0, 1))
+
+
+@triton.jit
+def shares(out, clusters, tiles, split_tiles, steps, MOST: tl.constexpr, STREAM_K: tl.constexpr):
+    """Each cluster's items: tile, first step, step after the last, who is the tile's first."""
+    cluster = tl.program_id(0)
+    for item in range(items_of(cluster, clusters, tiles, split_tiles, steps, STREAM_K)):
+        tile, first, last = work_item(item, cluster, clusters, tiles, split_tiles, steps, STREAM_K)
+        at = out + (cluster * MOST + item) * 4
+        tl.store(at, tile)
+        tl.store(at + 1, first)
+        tl.store(at + 2, last)
+        if STREAM_K and first > 0:
+            start = (tile - (tiles - split_tiles)) * steps
+            tl.store(at + 3, _cluster_of(start, clusters, split_tiles * steps))
+
+
+@pytest.mark.parametrize(("clusters", "tiles", "steps"), [
+    (5, 3, 4), (5, 13, 3), (4, 6, 1), (7, 2, 5), (3, 1, 3), (6, 9, 10),
+])  # fmt: skip
+def test_tiles_are_cut_into_equal_shares(clusters: int, tiles: int, steps: int) -> None:
+    """As ``launches.specialized`` cuts them; who gives sums has a lower number than who adds."""
+    split, most = min(tiles, tiles % clusters + clusters), tiles + 2
+    out = torch.full((clusters, most, 4), -1, dtype=torch.int32)
+    shares[(clusters,)](out, clusters, tiles, split, steps, most, True)
+    parts: dict[int, list[tuple[int, int, int, int]]] = {tile: [] for tile in range(tiles)}
+    work = []
+    for cluster, items in enumerate(out.tolist()):
+        items = [item for item in items if item[0] >= 0]
+        work.append(sum(last - first for _, first, last, _ in items))
+        # At most the first item is given away: there is room for one.
+        assert all(last == steps for _, _, last, _ in items[1:])
+        for tile, first, last, giver in items:
+            parts[tile].append((first, last, cluster, giver))
+    assert max(work) - min(work) <= 1
+    for found in parts.values():
+        found.sort()
+        ends = [0, *(last for _, last, _, _ in found)]
+        assert [first for first, *_ in found] == ends[:-1]
+        assert ends[-1] == steps
+        numbers = [cluster for _, _, cluster, _ in found]
+        assert numbers == list(range(numbers[0], numbers[0] + len(numbers)))
+        assert all(giver in (-1, numbers[0]) for *_, giver in found)
 
 
 def refused(text: str, *operands: object, **options: object) -> None:

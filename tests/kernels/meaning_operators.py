@@ -12,6 +12,7 @@ import triton.language as tl
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from remora.errors import KernelArgumentError
+from remora.kernels import matmul as product
 from remora.kernels import operators
 
 matmul = torch.ops.remora.matmul
@@ -93,6 +94,14 @@ def test_batches(of_a: tuple[int, ...], of_b: tuple[int, ...]) -> None:
     assert close(result, (a64 @ b64).detach())
     assert close(a.grad, a64.grad, 2e-3)
     assert close(b.grad, b64.grad, 2e-3)
+
+
+def test_configurations_by_name() -> None:
+    """On a CPU nothing is measured."""
+    a, b = matrix(40, 24), matrix(24, 72)
+    assert close(product(a, b, config="auto"), a.double() @ b.double())
+    with pytest.raises(KernelArgumentError, match="config is 'fast'"):
+        product(a, b, config="fast")
 
 
 def test_gradients_of_gradients() -> None:

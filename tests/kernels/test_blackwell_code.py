@@ -97,7 +97,7 @@ class Blackwell:
 def test_matmul_takes_it(m: int, cluster: tuple[int, int], monkeypatch: Any) -> None:
     module = sys.modules["remora.kernels.matmul"]
     monkeypatch.setattr(triton.runtime.driver, "_active", Blackwell())
-    kernel, config = module._choose(meta(m, 256, 64), module._Extra(None, None, None, ()))
+    kernel, config = module._choose(meta(m, 256, 64), None, None)
     assert kernel is gemm_blackwell
     assert (config.schedule, config.cluster) == ("blackwell", cluster)
 

@@ -9,7 +9,8 @@ import pytest
 import triton.language as tl
 from tlx.building import build, instructions, waits
 
-from remora.kernels.gemm_cdna import gemm_staged
+from remora.host import features
+from remora.kernels.gemm_cdna import gemm_direct, gemm_staged
 from remora.kernels.gemm_hopper import gemm_pipelined
 from remora.kernels.matmul import cdna_config, hopper_config
 from remora.kernels.offline import plain_arguments
@@ -30,7 +31,8 @@ def compiled(
     if target == "cuda:90":
         kernel, config = gemm_pipelined, hopper_config(extent, extent, 4096, size)
     else:
-        kernel, config = gemm_staged, cdna_config(extent, extent, 4096, size, target[4:])
+        kernel = gemm_staged if target == "hip:gfx942" else gemm_direct
+        config = cdna_config(extent, extent, 4096, size, target[4:])
     integers = dtype == "i8"
     number = "i32:16" if aligned else "i32"
     # As a launch has it, a stride of 1 is a constant: Triton specialises on it.
@@ -114,11 +116,15 @@ def test_cdna(target: str, dtype: str, instruction: str) -> None:
     text = result.asm["amdgcn"]
     assert re.search(rf"v_mfma_\w*(?:{instruction})", text)
     assert "ds_read" in text
-    assert "ds_write" in text
     loop = inner_loop(result.asm["ttgir"])
     assert loop.count("ttg.local_load") == 2
-    assert loop.count("ttg.local_store") == 2
     assert "convert_layout" not in loop
+    direct = target == "hip:gfx950" and features().copies_to_lds
+    assert loop.count("ttg.local_store") == (0 if direct else 2)
+    assert loop.count("async_copy_global_to_local") == (2 if direct else 0)
+    assert ("global_load_lds_dwordx4" in text) == direct
+    assert direct or "ds_write" in text
+    assert "s_setprio 1" in text
 
 
 @pytest.mark.parametrize("columns", ["", "ab"])

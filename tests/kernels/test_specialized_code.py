@@ -14,15 +14,9 @@ from tlx.building import build, conversions_in_loops, instructions, loops_of
 import remora
 import remora.tlx as tlx
 from remora.analysis import resources
-from remora.kernels.attention import BLOCK_M, HEAD_DIMS
-from remora.kernels.attention_specialized import attention_forward
 from remora.kernels.gemm_specialized import gemm_specialized
 from remora.kernels.matmul import Config
 from remora.kernels.offline import plain_arguments
-
-
-def descriptor(dtype: str, rows: int, columns: int) -> str:
-    return f"tensordesc<{dtype}[{rows},{columns}]>"
 
 
 @triton.jit
@@ -152,31 +146,11 @@ def test_tiles_that_are_cut_along_k() -> None:
     # Each consumer's sums go to memory from the registers that they are in, and come from there.
     assert ptx.count("st.global.v2.b32") == ptx.count("ld.global.v2.f32") == 2 * 64
     assert ptx.count("ld.acquire.gpu.global.b32") == 2
-    assert ptx.count("fence.acq_rel.gpu") == 2
+    # A flag is raised in the loop, some steps later, or after the last tile.
+    assert ptx.count("fence.acq_rel.gpu") == 2 * 2
 
 
 def test_integers_that_are_cut_along_k() -> None:
     config = replace(COOPERATIVE, block_n=128, block_k=128, stream_k=True)
     ptx = product(config, "i8", columns="b", out="i32").asm["ptx"]
     assert len(re.findall(r"ld\.global\.v2\.b32 \{%a, %b\}.*add\.s32", ptx)) == 2 * 32
-
-
-@pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("dim", HEAD_DIMS)
-def test_attention(dim: int, causal: bool) -> None:
-    first, second = HEAD_DIMS[dim]
-    block_n = 128 if dim <= 128 else 64
-    kinds = {}
-    for name, rows in (("q", BLOCK_M // 2), ("k", block_n), ("v", block_n), ("o", BLOCK_M // 2)):
-        kinds[f"{name}0_desc"] = descriptor("fp16", rows, first)
-        kinds[f"{name}1_desc"] = descriptor("fp16", rows, second or first)
-    compiled = build(
-        attention_forward, "cuda:90", **kinds, sums="*fp32", scale="fp32", LENGTH="i32",
-        DIM0=first, DIM1=second, BLOCK_M=BLOCK_M, BLOCK_N=block_n, STAGES=2, CAUSAL=causal,
-    )  # fmt: skip
-    assert not conversions_in_loops(compiled.asm["ttgir"])
-    ptx = compiled.asm["ptx"]
-    # The values of the block before are added while the scores' softmax is worked out.
-    waits = instructions(ptx, r"wgmma\.wait_group\.sync\.aligned\s+(\d)")
-    assert waits.count("1" if second == 0 else "2") == 2  # a consumer each
-    assert resources(compiled.asm["cubin"])[1] == 0

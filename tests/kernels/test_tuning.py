@@ -288,12 +288,24 @@ def test_candidates_compile_side_by_side(fresh_cache: Path) -> None:
 
 
 def test_the_table() -> None:
-    """Each row is a configuration that the kernels take, and ``choose`` finds it."""
+    """The announcement's shapes are in it, and ``choose`` finds its rows; bf16 as fp16."""
     table = json.loads((Path(tuning.__file__).parent / "measured.json").read_text())
-    device = Device(**table["device"])
-    found = tuning._table(device)
-    assert len(found) == len(table["rows"])
+    assert table["device"] == asdict(H200)
+    found = tuning._table(H200)
+    assert len(found) >= len(table["rows"])
+    for shape in SHAPES:
+        assert problem(*shape) in found
     for p, config in found.items():
-        assert tuning.choose(p, device) == config
+        assert tuning.choose(p, H200) == config
         assert asdict(config).keys() == asdict(CONFIG).keys()
-    assert not tuning._table(replace(device, name="another"))
+    bf16 = problem(*SHAPES[0], dtype="bfloat16", out_dtype="bfloat16")
+    assert tuning.choose(bf16, H200) == tuning.choose(problem(*SHAPES[0]), H200)
+    assert not tuning._table(replace(H200, name="another"))
+
+
+def test_what_was_measured_here_goes_before_the_table() -> None:
+    p = problem(*SHAPES[0])
+    assert tuning.choose(p, H200) != CONFIG
+    Kept(p, H200).write(CONFIG, {CONFIG: 1e-3})
+    tuning.chosen.clear()
+    assert tuning.choose(p, H200) == CONFIG

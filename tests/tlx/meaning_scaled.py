@@ -9,10 +9,11 @@ import pytest
 import torch
 import triton
 import triton.language as tl
-from tlx.scaled_kernels import numbers, ordered, quantized, scaled
+from tlx.scaled_kernels import numbers, ordered, quantized, scaled, turned
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 import remora.tlx as tlx
+from remora.errors import UnsupportedByTarget
 
 assert triton.knobs.runtime.interpret
 
@@ -27,11 +28,12 @@ def operand(rows: int, k: int, format_: str) -> torch.Tensor:
 
 @pytest.mark.parametrize("copied", [False, True])
 @pytest.mark.parametrize(
-    ("format_", "block", "n"),
-    [("e4m3", 32, 128), ("e5m2", 32, 256), ("e2m1", 32, 128), ("e2m1", 16, 256)],
-)
-def test_products(format_: str, block: int, n: int, copied: bool) -> None:
-    m, k, step = 128, 512, 256
+    ("format_", "block", "n", "step"),
+    [("e4m3", 32, 128, 256), ("e5m2", 32, 256, 256), ("e2m1", 32, 128, 256),
+     ("e2m1", 16, 256, 256), ("e4m3", 32, 64, 128)],
+)  # fmt: skip
+def test_products(format_: str, block: int, n: int, step: int, copied: bool) -> None:
+    m, k = 128, 2 * step
     packed = 2 if format_ == "e2m1" else 1
     a, b = operand(m, k, format_), operand(n, k, format_)
     if block == 32:
@@ -43,7 +45,7 @@ def test_products(format_: str, block: int, n: int, copied: bool) -> None:
         values = [f.float().numpy() for f in fp8]
     c = torch.zeros(m, n)
     scales = [ordered(r) for r in raw]
-    boxes = [[1, r.shape[1], step // block // 4, 2, 256] for r in scales]
+    boxes = [[1, r.shape[1], -(-step // block // 4), 2, 256] for r in scales]
     scaled[(1,)](
         TensorDescriptor.from_tensor(a, [m, step // packed]),
         TensorDescriptor.from_tensor(b, [n, step // packed]),
@@ -79,3 +81,46 @@ def test_a_block_becomes_mxfp8(dtype: Any, kind: Any, most: float, digits: int) 
     assert used[2, 0] == most / 2
     x[2, :32] = most / 4
     assert torch.equal(c, x)
+
+
+def test_scales_past_k_do_not_count() -> None:
+    """K of 64 has two scales a row, of four that the unit reads."""
+    a, b = operand(128, 64, "e4m3"), operand(128, 64, "e4m3")
+    raw = torch.full((128, 2), 127, dtype=torch.uint8)
+    c = torch.zeros(128, 128)
+    scaled[(1,)](
+        *(TensorDescriptor.from_tensor(x, [128, 64]) for x in (a, b)),
+        *(TensorDescriptor.from_tensor(ordered(raw), [1, 1, 1, 2, 256]) for _ in range(2)),
+        c, 64, "e4m3", 128, 128, 64, 32, True, tl.uint8,
+    )  # fmt: skip
+    np.testing.assert_allclose(c.numpy(), (a.double() @ b.double().T).numpy(), rtol=1e-4, atol=1e-3)
+
+
+@tlx.jit
+def at_once():
+    bars = tlx.alloc_barriers(1)
+    tlx.tcgen05_commit(bars[0], two_ctas=True)
+
+
+def test_two_ctas_are_refused() -> None:
+    """Programs run one after the other here."""
+    with pytest.raises(Exception, match="one after the other") as caught:
+        at_once[(2,)](ctas_per_cga=(2, 1, 1))
+    assert UnsupportedByTarget.of(caught.value) is not None
+
+
+def test_scales_of_a_shape_whose_bytes_lie_alike() -> None:
+    a, b = operand(128, 256, "e4m3"), operand(128, 256, "e4m3")
+    scales = [torch.randint(120, 134, (128, 8), dtype=torch.uint8) for _ in range(2)]
+    c = torch.zeros(128, 128)
+    turned[(1,)](
+        TensorDescriptor.from_tensor(a, [128, 256]),
+        TensorDescriptor.from_tensor(b.T.contiguous(), [256, 128]),
+        *(TensorDescriptor.from_tensor(ordered(x), [1, 1, 2, 2, 256]) for x in scales),
+        c,
+    )  # fmt: skip
+    x, y = (
+        m.double() * torch.exp2(s.double() - 127).repeat_interleave(32, 1)
+        for m, s in zip((a, b), scales, strict=True)
+    )
+    np.testing.assert_allclose(c.numpy(), (x @ y.T).numpy(), rtol=1e-4, atol=1e-2)

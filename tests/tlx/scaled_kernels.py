@@ -18,21 +18,23 @@ def scaled(
 ):  # fmt: skip
     """c_ptr (BM, BN): the product of one tile, K in steps of BK.
 
-    a_desc (BM, K), b_desc (BN, K); scales (1, rows // 128, blocks // 4, 2, 256) of blocks of
-    BLOCK. COPIED: whether the kernel copies them to tensor memory. SCALES: their dtype.
+    a_desc (BM, K), b_desc (BN, K); scales (1, rows / 128, blocks / 4, 2, 256), rounded up, of
+    blocks of BLOCK. COPIED: whether the kernel copies them to tensor memory. SCALES: their dtype.
     """
     PACKED: tl.constexpr = 2 if FORMAT == "e2m1" else 1
     A_ROWS: tl.constexpr = BM // 128
-    B_ROWS: tl.constexpr = BN // 128
-    BLOCKS: tl.constexpr = BK // BLOCK // 4
+    B_ROWS: tl.constexpr = (BN + 127) // 128
+    BLOCKS: tl.constexpr = (BK // BLOCK + 3) // 4
     a = tlx.local_alloc((BM, BK // PACKED), tlx.dtype_of(a_desc), 2)
     b = tlx.local_alloc((BN, BK // PACKED), tlx.dtype_of(b_desc), 2)
     a_scale = tlx.local_alloc((1, A_ROWS, BLOCKS, 2, 256), SCALES, 2)
     b_scale = tlx.local_alloc((1, B_ROWS, BLOCKS, 2, 256), SCALES, 2)
     acc = tlx.local_alloc((BM, BN), tl.float32, 1, tlx.storage_kind.tmem)
     if COPIED:
-        a_copied = tlx.local_alloc((BM, BK // BLOCK), tl.uint8, 2, tlx.storage_kind.tmem)
-        b_copied = tlx.local_alloc((BN, BK // BLOCK), tl.uint8, 2, tlx.storage_kind.tmem)
+        a_copied = tlx.local_alloc((BM, BLOCKS * 4), tl.uint8, 2, tlx.storage_kind.tmem)
+        # Of fewer rows than 128 the bytes of 128.
+        B_SIZE: tl.constexpr = (BN, B_ROWS * BLOCKS * 512 // BN)
+        b_copied = tlx.local_alloc(B_SIZE, tl.uint8, 2, tlx.storage_kind.tmem)
     full = tlx.alloc_barriers(2)
     done = tlx.alloc_barriers(2)
     for i in range(K // BK):
@@ -64,6 +66,86 @@ def scaled(
 
 
 @triton.jit
+def paired(
+    a_desc, b_desc, a_scale_desc, b_scale_desc, c_ptr,
+    FORMAT: tl.constexpr, N: tl.constexpr, K: tl.constexpr, BLOCK: tl.constexpr,
+    PAIR: tl.constexpr, STORED: tl.constexpr,
+):  # fmt: skip
+    """c_ptr (128, N) of each CTA: two CTAs' product of 256 rows; or, without PAIR, one's.
+
+    a_desc (128, K), b_desc (N // 2, K); scales in 4 dimensions, (rows / 128, blocks / 4, 2, 256).
+    STORED: B's scales are 1, stored in tensor memory.
+    """
+    PACKED: tl.constexpr = 2 if FORMAT == "e2m1" else 1
+    HALF: tl.constexpr = N // 2 if PAIR else N
+    B_ROWS: tl.constexpr = (N + 127) // 128
+    BLOCKS: tl.constexpr = K // BLOCK // 4
+    rank = tlx.cluster_cta_rank()
+    a = tlx.local_alloc((128, K // PACKED), tlx.dtype_of(a_desc), 1)
+    b = tlx.local_alloc((HALF, K // PACKED), tlx.dtype_of(b_desc), 1)
+    a_scale = tlx.local_alloc((1, BLOCKS, 2, 256), tl.uint8, 1)
+    b_scale = tlx.local_alloc((B_ROWS, BLOCKS, 2, 256), tl.uint8, 1)
+    acc = tlx.local_alloc((128, N), tl.float32, 1, tlx.storage_kind.tmem)
+    full = tlx.alloc_barriers(1)
+    done = tlx.alloc_barriers(1)
+    both = tlx.alloc_barriers(1, arrive_count=2)
+    BYTES: tl.constexpr = (128 + HALF) * K // PACKED + (1 + B_ROWS) * BLOCKS * 512
+    tlx.barrier_expect_bytes(full, BYTES)
+    tlx.async_descriptor_load(a_desc, a[0], [rank * 128, 0], full)
+    tlx.async_descriptor_load(b_desc, b[0], [rank * HALF, 0], full)
+    tlx.async_descriptor_load(a_scale_desc, a_scale[0], [rank, 0, 0, 0], full)
+    tlx.async_descriptor_load(b_scale_desc, b_scale[0], [0, 0, 0, 0], full)
+    tlx.barrier_wait(full, 0)
+    if PAIR:
+        tlx.barrier_arrive(both[0], 1, remote_cta_rank=0)
+        tlx.barrier_wait(both[0], 0, pred=rank == 0)
+    if STORED:
+        ones = tlx.local_alloc((N, BLOCKS * 4), tl.uint8, 1, tlx.storage_kind.tmem)
+        tlx.local_store(ones[0], tl.full((N, BLOCKS * 4), 127, tl.uint8))
+        tlx.async_dot_scaled(
+            a[0], tlx.local_trans(b[0]), acc[0], a_scale[0], FORMAT, ones[0], FORMAT,
+            use_acc=False, mBarriers=[done[0]], two_ctas=PAIR,
+        )  # fmt: skip
+    else:
+        tlx.async_dot_scaled(
+            a[0], tlx.local_trans(b[0]), acc[0], a_scale[0], FORMAT, b_scale[0], FORMAT,
+            use_acc=False, mBarriers=[done[0]], two_ctas=PAIR,
+        )  # fmt: skip
+    tlx.barrier_wait(done[0], 0)
+    at = (rank * 128 + tl.arange(0, 128))[:, None] * N + tl.arange(0, N)[None, :]
+    tl.store(c_ptr + at, tlx.local_load(acc[0]))
+
+
+@triton.jit
+def turned(x_desc, y_desc, x_scale_desc, y_scale_desc, c_ptr):
+    """c (128, 128), K 256: y's scales are (K, 4) in tensor memory, whose bytes lie as (128, 8).
+
+    x_desc (128, 256), y_desc (256, 128), both e4m3; scales (1, 1, 2, 2, 256).
+    """
+    x = tlx.local_alloc((128, 256), tl.float8e4nv, 1)
+    y = tlx.local_alloc((256, 128), tl.float8e4nv, 1)
+    x_scale = tlx.local_alloc((1, 1, 2, 2, 256), tl.uint8, 1)
+    y_scale = tlx.local_alloc((1, 1, 2, 2, 256), tl.uint8, 1)
+    x_copied = tlx.local_alloc((128, 8), tl.uint8, 1, tlx.storage_kind.tmem)
+    y_copied = tlx.local_alloc((256, 4), tl.uint8, 1, tlx.storage_kind.tmem)
+    acc = tlx.local_alloc((128, 128), tl.float32, 1, tlx.storage_kind.tmem)
+    full = tlx.alloc_barriers(1)  # stands for its one barrier
+    tlx.barrier_expect_bytes(full, 2 * 128 * 256 + 2 * 1024)
+    tlx.async_descriptor_load(x_desc, x[0], [0, 0], full)
+    tlx.async_descriptor_load(y_desc, y[0], [0, 0], full)
+    tlx.async_descriptor_load(x_scale_desc, x_scale[0], [0, 0, 0, 0, 0], full)
+    tlx.async_descriptor_load(y_scale_desc, y_scale[0], [0, 0, 0, 0, 0], full[0])
+    tlx.barrier_wait(full, 0)
+    tlx.tmem_copy(x_scale[0], x_copied[0])
+    tlx.tmem_copy(y_scale[0], y_copied[0])
+    tlx.async_dot_scaled(
+        x[0], y[0], acc[0], x_copied[0], "e4m3", y_copied[0], "e4m3", use_acc=False
+    )
+    at = tl.arange(0, 128)[:, None] * 128 + tl.arange(0, 128)[None, :]
+    tl.store(c_ptr + at, tlx.local_load(acc[0]))
+
+
+@triton.jit
 def quantized(
     x_ptr, y_ptr, c_ptr, bytes_ptr, scales_ptr, DTYPE: tl.constexpr, WHERE: tl.constexpr,
     STORED: tl.constexpr,
@@ -87,7 +169,10 @@ def quantized(
 
 def ordered(scales: torch.Tensor) -> torch.Tensor:
     """Scales (rows, blocks) in the matrix unit's order: (1, rows // 128, blocks // 4, 2, 256)."""
-    rows, blocks = scales.shape
+    rows, blocks = (-(-n // step) * step for n, step in zip(scales.shape, (128, 4), strict=True))
+    filled = torch.full((rows, blocks), 255, dtype=scales.dtype)  # not a number
+    filled[: scales.shape[0], : scales.shape[1]] = scales
+    scales = filled
     tiles = scales.view(rows // 128, 4, 32, blocks // 4, 4).permute(0, 3, 2, 1, 4)
     return tiles.reshape(1, rows // 128, blocks // 4, 2, 256).contiguous()
 

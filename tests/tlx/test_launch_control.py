@@ -81,7 +81,7 @@ def test_a_program_asks_and_reads() -> None:
     assert bytes_ == "16"
     read = re.search(
         r"ld\.shared\.b128 answer, \[(\S+)\];.*?is_canceled\.pred\.b128 taken, answer;.*?"
-        r"@taken clusterlaunchcontrol\.query_cancel\.get_first_ctaid::x.*?"
+        r"@taken clusterlaunchcontrol\.query_cancel\.get_first_ctaid\.v4\.b32\.b128 \{.*?"
         r"fence\.proxy\.async\.shared::cta;.*?mbarrier\.arrive\.shared::cta",
         text, re.DOTALL,
     )  # fmt: skip
@@ -92,7 +92,10 @@ def test_a_program_asks_and_reads() -> None:
 
 def test_all_axes() -> None:
     text = ptx(tiles, STAGES=1, MULTI=False, ALL=True)
-    assert instructions(text, r"get_first_ctaid::(\w)") == ["x", "y", "z"]
+    read = instructions(text, r"get_first_ctaid\.v4\.b32\.b128 \{([^}]*)\}")
+    assert [re.sub(r"%\w+", "axis", each) for each in read] == [
+        "axis, _, _, _", "_, axis, _, _", "_, _, axis, _",
+    ]  # fmt: skip
 
 
 def test_stages_have_answers_and_barriers_of_their_own() -> None:
@@ -106,7 +109,7 @@ def test_a_cluster_asks_once_and_all_read() -> None:
     assert "multicast::cluster::all" in asked
     # The first CTA's barrier counts the consumers of all.
     assert instructions(text, r"mapa\.shared::cluster\.u32")
-    assert instructions(text, r"mbarrier\.arrive\.release\.cluster\.shared::cluster")
+    assert instructions(text, r"mbarrier\.arrive\.shared::cluster")
     # This CTA's place in the cluster is added to the first's.
     assert instructions(text, r"mov\.u32 place, %cluster_ctaid\.x")
     # Barriers are there before another CTA's answer is, and memory until its arrivals are.

@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
 import triton
 import triton.language as tl
 from tlx.building import build, instructions, line_of
-from tlx.scaled_kernels import quantized, scaled
+from tlx.scaled_kernels import paired, quantized, scaled, turned
 from tlx.test_refused import refused
 
+import remora
 import remora.tlx as tlx
 from remora import errors
+from remora.host import features
+
+T38 = pytest.mark.skipif(features().version < "3.8", reason="Triton 3.7 lacks what this compares")
 
 # Format, element type, type of scales, block, columns; kind of the product, and how PTX names
 # the block before version 8.8.
 CASES = [
     ("e4m3", "fp8e4nv", tl.uint8, 32, 128, "mxf8f6f4", "1X"),
     ("e5m2", "fp8e5", tl.uint8, 32, 256, "mxf8f6f4", "1X"),
+    ("e4m3", "fp8e4nv", tl.uint8, 32, 64, "mxf8f6f4", "1X"),
     ("e2m1", "u8", tl.uint8, 32, 128, "mxf4", "2X"),
     ("e2m1", "u8", tl.float8e4nv, 16, 128, "mxf4nvf4", "4X"),
     ("e2m1", "u8", tl.uint8, 16, 256, "mxf4nvf4", "4X"),
@@ -29,7 +35,7 @@ CASES = [
 def test_products(
     format_: str, dtype: str, scales: Any, block: int, n: int, kind: str, old: str
 ) -> None:
-    copied = n == 128  # by the kernel, or by the product
+    copied = n <= 128  # by the kernel, or by the product
     step, packed = (256, 2) if format_ == "e2m1" else (128, 1)
     named = {tl.uint8: "u8", tl.float8e4nv: "fp8e4nv"}[scales]
     blocks = step // block // 4
@@ -38,7 +44,7 @@ def test_products(
         a_desc=f"tensordesc<{dtype}[128,{step // packed}]>",
         b_desc=f"tensordesc<{dtype}[{n},{step // packed}]>",
         a_scale_desc=f"tensordesc<{named}[1,1,{blocks},2,256]>",
-        b_scale_desc=f"tensordesc<{named}[1,{n // 128},{blocks},2,256]>",
+        b_scale_desc=f"tensordesc<{named}[1,{-(-n // 128)},{blocks},2,256]>",
         c_ptr="*fp32", K="i32", FORMAT=format_, BM=128, BN=n, BK=step, BLOCK=block,
         COPIED=copied, SCALES=scales,
     )  # fmt: skip
@@ -49,8 +55,88 @@ def test_products(
     assert all(p.endswith((f"block{block}", f"scale_vec::{old}")) for p in products)
     # 512 bytes of scales a copy: 128 rows by 4.
     copies = instructions(text, r"tcgen05\.cp\.cta_group::1\.warpx4\.32x128b")
-    assert len(copies) == blocks * (1 + n // 128)
+    assert len(copies) == blocks * (1 + -(-n // 128))
     assert text.index("tcgen05.cp") < text.index("tcgen05.mma.")
+
+
+def test_scales_of_a_shape_whose_bytes_lie_alike() -> None:
+    tiles = {"x_desc": "[128,256]", "y_desc": "[256,128]"}
+    kernel = build(
+        turned, "cuda:100", c_ptr="*fp32",
+        **{name: f"tensordesc<fp8e4nv{shape}>" for name, shape in tiles.items()},
+        **dict.fromkeys(("x_scale_desc", "y_scale_desc"), "tensordesc<u8[1,1,2,2,256]>"),
+    )  # fmt: skip
+    text = kernel.asm["ptx"]
+    assert len(instructions(text, r"tcgen05\.mma\.cta_group::1\.kind::mxf8f6f4")) == 8
+    assert len(instructions(text, r"tcgen05\.cp\.cta_group::1\.warpx4")) == 4
+    assert len(instructions(text, r"mbarrier\.init")) == 2  # and the product's own
+
+
+def of_two(format_: str, n: int, k: int, block: int, pair: bool, stored: bool) -> str:
+    """PTX of a product by two CTAs, or by one as stock Triton writes it."""
+    depth = k // (2 if format_ == "e2m1" else 1)
+    dtype = {"e4m3": "fp8e4nv", "e5m2": "fp8e5", "e2m1": "u8"}[format_]
+    blocks = k // block // 4
+    with remora.use(tlx.in_clusters((2, 1, 1))):
+        kernel = build(
+            paired, "cuda:100", a_desc=f"tensordesc<{dtype}[128,{depth}]>",
+            b_desc=f"tensordesc<{dtype}[{n // 2 if pair else n},{depth}]>",
+            a_scale_desc=f"tensordesc<u8[1,{blocks},2,256]>",
+            b_scale_desc=f"tensordesc<u8[{-(-n // 128)},{blocks},2,256]>",
+            c_ptr="*fp32", FORMAT=format_, N=n, K=k, BLOCK=block, PAIR=pair, STORED=stored,
+        )  # fmt: skip
+    assert kernel.asm["cubin"]
+    text: str = kernel.asm["ptx"]
+    return text
+
+
+def products_of(text: str) -> list[tuple[int, int, int]]:
+    """Of each product its own descriptor, and the columns of its scales less those of the first.
+
+    Registers that name a constant, or a sum with one, are taken for it.
+    """
+    known = {
+        name: int(constant)
+        for name, constant in re.findall(
+            r"(?:mov\.b32|add\.s32)\s+(%r\d+), (?:%r\d+, )?(-?\d+);", text
+        )
+    }
+    found = []
+    for own, *scales in re.findall(
+        r"tcgen05\.mma\S+ \[[^]]*\], \S+, \S+, (\S+), \[([^]]*)\], \[([^]]*)\]", text
+    ):
+        columns = []
+        for scale in scales:
+            register, _, more = scale.strip().partition(" + ")
+            columns.append(known.get(register, 0) + int(more))
+        found.append((known[own] if own in known else int(own), *columns))
+    first = found[0]
+    return [(own, a - first[1], b - first[2]) for own, a, b in found]
+
+
+@T38
+@pytest.mark.parametrize(("format_", "n", "k", "block"), [
+    ("e4m3", 256, 256, 32), ("e5m2", 128, 128, 32), ("e4m3", 64, 256, 32),
+    ("e2m1", 256, 256, 32), ("e2m1", 128, 256, 16),
+])  # fmt: skip
+def test_two_ctas_read_as_stock_triton_reads_one(format_: str, n: int, k: int, block: int) -> None:
+    ours = of_two(format_, n, k, block, True, False)
+    stock = of_two(format_, n, k, block, False, False)
+    assert "cta_group::1" not in ours
+    # Twice as many rows: bits 24 to 28 of the descriptor count 16.
+    wanted = [(own + (8 << 24), a, b) for own, a, b in products_of(stock)]
+    assert products_of(ours) == wanted
+    # Each CTA's scales, of all of N.
+    copies = instructions(ours, r"tcgen05\.cp\.cta_group::2\.32x128b\.warpx4")
+    assert len(copies) == len(instructions(stock, r"tcgen05\.cp\.cta_group::1\.warpx4\.32x128b"))
+    assert ours.index("tcgen05.cp") < ours.index("tcgen05.mma.")
+
+
+@T38
+def test_two_ctas_with_scales_that_are_in_tensor_memory() -> None:
+    text = of_two("e4m3", 256, 128, 32, True, True)
+    assert len(instructions(text, r"tcgen05\.cp\.cta_group::2")) == 1  # A's
+    assert len(instructions(text, r"tcgen05\.mma\.cta_group::2\.kind::mxf8f6f4")) == 4
 
 
 @pytest.mark.parametrize(
@@ -88,6 +174,9 @@ def wrong(p, WHAT: tl.constexpr):
     if WHAT == "rows":
         few = tlx.local_alloc((1, 1, 1, 2, 128), tl.uint8, 1)
         tlx.async_dot_scaled(a[0], b[0], acc[0], s[0], "e4m3", few[0], "e4m3")  # rows
+    if WHAT == "stored":
+        half = tlx.local_alloc((64, 4), tl.uint8, 1, tlx.storage_kind.tmem)
+        tlx.local_store(half[0], tl.full((64, 4), 127, tl.uint8))  # stored
     if WHAT == "flat":
         flat = tlx.local_alloc((128, 2), tl.uint8, 1, tlx.storage_kind.tmem)
         tlx.async_dot_scaled(a[0], b[0], acc[0], flat[0], "e4m3", s[0], "e4m3")  # flat
@@ -103,7 +192,8 @@ def wrong(p, WHAT: tl.constexpr):
     if WHAT == "fp4 in tensor memory":
         tlx.async_dot_scaled(a[0], b[0], acc[0], s[0], "e2m1", s[0], "e2m1")  # fp4 in tensor memory
     if WHAT == "pair":
-        tlx.async_dot_scaled(a[0], b[0], acc[0], s[0], "e4m3", s[0], "e4m3", two_ctas=True)  # pair
+        half = tlx.subslice(b[0], 0, 64)
+        tlx.async_dot_scaled(a[0], half, acc[0], s[0], "e4m3", s[0], "e4m3", two_ctas=True)  # pair
     if WHAT == "acc":
         tlx.async_dot_scaled(a[0], b[0], acc[0], s[0], "e4m3", s[0], "e4m3")  # acc
     if WHAT == "sum":
@@ -116,6 +206,7 @@ def wrong(p, WHAT: tl.constexpr):
     ("blocks", errors.WrongShape),
     ("rows", errors.WrongShape),
     ("flat", errors.WrongShape),
+    ("stored", errors.WrongShape),
     ("dtype", errors.WrongDtype),
     ("format", errors.WrongType),
     ("other", errors.WrongDtype),
@@ -139,5 +230,4 @@ def test_refused_over_several_lines() -> None:
 
 def test_a_message_says_how_many_scales_there_have_to_be() -> None:
     error = refused(errors.WrongShape, wrong, "cuda:100", p="*fp32", WHAT="blocks")
-    assert "512 (blocks of 32) scales" in error.what
-    assert "(128, 4)" in error.hint
+    assert "128 rows of 128 elements of e4m3 are (128, 4) for blocks of 32" in error.what

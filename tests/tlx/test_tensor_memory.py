@@ -397,7 +397,7 @@ def test_copies_of_two_ctas_are_counted_at_the_first() -> None:
 def wrong(p, q, r, n, WHAT: tl.constexpr):
     at = tl.arange(0, 64)[:, None] * 64 + tl.arange(0, 64)[None, :]
     a = tlx.local_alloc((64, 64), tl.float16, 2)
-    bars = tlx.alloc_barriers(1)
+    bars = tlx.alloc_barriers(2)
     tmem: tl.constexpr = tlx.storage_kind.tmem
     acc = tlx.local_alloc((64, 64), tl.float32, 1, tmem)
     x = tl.load(p + at)

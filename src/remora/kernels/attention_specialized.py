@@ -1,7 +1,9 @@
-"""Attention, forward, for Hopper: a producer and two consumers, each with its own warps.
+"""Attention, forward, for Hopper: a producer and two or three consumers, each with its own warps.
 
-The consumers share a tile of queries, half of its rows each. While the matrix
-units add one block of values, the softmax of the next block is worked out.
+The consumers share a tile of queries, 64 rows each. A consumer's products and its softmax
+overlap (while the matrix units add one block of values, the softmax of the next block is
+worked out), and with PINGPONG the consumers take turns in issuing products, so that the
+softmax of one runs beside the products of another (FlashAttention-3, arXiv 2407.08608).
 """
 
 from __future__ import annotations
@@ -10,77 +12,246 @@ import triton
 import triton.language as tl
 
 import remora.tlx as tlx
+from remora.kernels.warp_group import any_in_warp, release
+
+#: Rows of a consumer: what one wgmma has.
+ROWS = tl.constexpr(64)
+
+# The hardware's named barriers that say whose turn the matrix units are, one for each
+# consumer; Triton's own begin at 0.
+_TURN = tl.constexpr(8)
+
+# Where rows of packed sequences end, in a descriptor: see ``attention._descriptor``.
+_END = tl.constexpr(1 << 30)
+
+# Not worth a kernel each: nothing depends on what divides them.
+_EXTENTS = ["BATCH", "HEADS", "LENGTH_Q", "LENGTH_K", "TOTAL_Q", "left", "right"]
+
+_LN2 = tl.constexpr(0.6931471805599453)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=_EXTENTS)
 def attention_forward(
-    q0_desc, q1_desc, k0_desc, k1_desc, v0_desc, v1_desc, o0_desc, o1_desc, sums,
-    scale, LENGTH,
-    DIM0: tl.constexpr, DIM1: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
-    STAGES: tl.constexpr, CAUSAL: tl.constexpr,
+    q0_desc, q1_desc, k0_desc, k1_desc, v0_desc, v1_desc, o0_desc, o1_desc, sums, tickets,
+    begins_q, begins_k, scale, BATCH, HEADS, LENGTH_Q, LENGTH_K, TOTAL_Q, left, right,
+    GROUP: tl.constexpr, DIM0: tl.constexpr, DIM1: tl.constexpr, OUT0: tl.constexpr,
+    OUT1: tl.constexpr, CONSUMERS: tl.constexpr,
+    BLOCK_N: tl.constexpr, STAGES: tl.constexpr, Q_STAGES: tl.constexpr, O_PARTS: tl.constexpr,
+    REGISTERS: tl.constexpr, PINGPONG: tl.constexpr, LAZY: tl.constexpr,
+    RELEASE: tl.constexpr, HEADS_AT_ONCE: tl.constexpr,
+    LEFT: tl.constexpr, RIGHT: tl.constexpr, TAIL: tl.constexpr, LOWER: tl.constexpr,
+    PACKED: tl.constexpr,
 ):  # fmt: skip
-    """``O = softmax(scale * Q @ K.T) @ V`` for each head.
+    """``O = softmax(scale * Q @ K.T) @ V`` for each head, over the keys that a query may see.
 
-    The head dimension is DIM0 + DIM1, each a power of two, DIM1 0 where one is enough;
-    the descriptors end in 0 and 1 for the two parts, (heads * LENGTH, dimension) all,
-    in blocks of BLOCK_M // 2 rows (q, o) and BLOCK_N rows (k, v). sums: fp32,
-    (heads, LENGTH): the logarithm of each row's sum. scale: times log2(e). LENGTH: a
-    multiple of BLOCK_M and BLOCK_N. Grid: (LENGTH // BLOCK_M, heads).
+    The head dimension is DIM0 + DIM1 (q, k) and OUT0 + OUT1 (v, o), each a power of two, the
+    second 0 where one is enough; the descriptors end in 0 and 1 for the two parts. They are of
+    (batch, heads, length, dimension) in blocks of (1, 1, rows, part), 64 rows (q, o) and BLOCK_N
+    rows (k, v), of o only OUT0 // O_PARTS columns; with PACKED as ``attention._descriptor``
+    makes them, and the sequences begin at begins_q and begins_k (i32, BATCH + 1). k and v have
+    HEADS // GROUP heads. sums: fp32, (BATCH, HEADS, LENGTH_Q), or (HEADS, TOTAL_Q) with PACKED:
+    the logarithm of each row's sum, -inf where a row sees no key. scale: times log2(e), positive.
+
+    Query i sees key j where i + d - left <= j <= i + d + right, if LEFT, RIGHT; d is 0, or with
+    LOWER what the keys are more than the queries. TAIL: whether some length is no multiple of
+    BLOCK_N. HEADS_AT_ONCE: heads that are worked on together, longest rows first; 0: one after
+    the other. tickets: i32, one zero, from which programs draw tiles; None: each has every n-th.
+    Grid: any number of programs. Q_STAGES: buffers of queries, for 1 or 2 tiles. LAZY: what is
+    accumulated is made relative to a row's highest score only where that has grown by more than
+    8, in base 2 (FlashAttention-4 does so). RELEASE: see ``warp_group.release``.
     """
-    ROWS: tl.constexpr = BLOCK_M // 2
     SIZE: tl.constexpr = tlx.size_of(tlx.dtype_of(q0_desc))
-    SECOND: tl.constexpr = DIM1 if DIM1 > 0 else 16  # a buffer has some extent
-    q0 = tlx.local_alloc((ROWS, DIM0), tlx.dtype_of(q0_desc), 2)
+    q0 = tlx.local_alloc((ROWS, DIM0), tlx.dtype_of(q0_desc), CONSUMERS * Q_STAGES)
     k0 = tlx.local_alloc((BLOCK_N, DIM0), tlx.dtype_of(k0_desc), STAGES)
-    v0 = tlx.local_alloc((BLOCK_N, DIM0), tlx.dtype_of(v0_desc), STAGES)
-    q1, k1, v1 = q0, k0, v0
+    v0 = tlx.local_alloc((BLOCK_N, OUT0), tlx.dtype_of(v0_desc), STAGES)
+    o0 = tlx.local_alloc((ROWS, OUT0 // O_PARTS), tlx.dtype_of(o0_desc), CONSUMERS)
+    q1, k1, v1, o1 = q0, k0, v0, o0
     if DIM1 > 0:
-        q1 = tlx.local_alloc((ROWS, SECOND), tlx.dtype_of(q0_desc), 2)
-        k1 = tlx.local_alloc((BLOCK_N, SECOND), tlx.dtype_of(k0_desc), STAGES)
-        v1 = tlx.local_alloc((BLOCK_N, SECOND), tlx.dtype_of(v0_desc), STAGES)
-    q_full = tlx.alloc_barriers(2, 1)
-    k_full, k_empty = tlx.alloc_barriers(STAGES, 1), tlx.alloc_barriers(STAGES, 2)
-    v_full, v_empty = tlx.alloc_barriers(STAGES, 1), tlx.alloc_barriers(STAGES, 2)
-
-    # The longest rows first, where they differ.
-    tile = tl.num_programs(0) - 1 - tl.program_id(0) if CAUSAL else tl.program_id(0)
-    first = tl.program_id(1) * LENGTH
-    steps = tl.cdiv((tile + 1) * BLOCK_M if CAUSAL else LENGTH, BLOCK_N)
+        q1 = tlx.local_alloc((ROWS, DIM1), tlx.dtype_of(q0_desc), CONSUMERS * Q_STAGES)
+        k1 = tlx.local_alloc((BLOCK_N, DIM1), tlx.dtype_of(k0_desc), STAGES)
+    if OUT1 > 0:
+        v1 = tlx.local_alloc((BLOCK_N, OUT1), tlx.dtype_of(v0_desc), STAGES)
+        o1 = tlx.local_alloc((ROWS, OUT1), tlx.dtype_of(o0_desc), CONSUMERS)
+    q_full = tlx.alloc_barriers(CONSUMERS * Q_STAGES, 1)
+    q_empty = tlx.alloc_barriers(CONSUMERS * Q_STAGES, 1)
+    k_full, k_empty = tlx.alloc_barriers(STAGES, 1), tlx.alloc_barriers(STAGES, CONSUMERS)
+    v_full, v_empty = tlx.alloc_barriers(STAGES, 1), tlx.alloc_barriers(STAGES, CONSUMERS)
+    # Numbers of tiles, from the producer to the consumers.
+    numbers = tlx.local_alloc((1,), tl.int32, 2)
+    drawn, read = tlx.alloc_barriers(2, 1), tlx.alloc_barriers(2, CONSUMERS)
     with tlx.async_tasks():
         with tlx.async_task("default"):
-            _attend(
-                q0, q1, k0, k1, v0, v1, q_full, k_full, k_empty, v_full, v_empty,
-                o0_desc, o1_desc, sums, scale, first, tile * BLOCK_M, steps,
-                0, ROWS, BLOCK_N, DIM0, DIM1, STAGES, CAUSAL,
+            _consume(
+                q0, q1, k0, k1, v0, v1, o0, o1, q_full, q_empty, k_full, k_empty, v_full, v_empty,
+                numbers, drawn, read, o0_desc, o1_desc, sums, begins_q, begins_k,
+                scale, BATCH, HEADS, LENGTH_Q, LENGTH_K, TOTAL_Q, left, right, 0,
+                DIM0, DIM1, OUT0, OUT1, CONSUMERS, BLOCK_N, STAGES, Q_STAGES, O_PARTS, PINGPONG,
+                LAZY, RELEASE, HEADS_AT_ONCE, LEFT, RIGHT, TAIL, LOWER, PACKED,
             )  # fmt: skip
-        with tlx.async_task(num_warps=4, num_regs=232):
-            _attend(
-                q0, q1, k0, k1, v0, v1, q_full, k_full, k_empty, v_full, v_empty,
-                o0_desc, o1_desc, sums, scale, first, tile * BLOCK_M, steps,
-                1, ROWS, BLOCK_N, DIM0, DIM1, STAGES, CAUSAL,
+        with tlx.async_task(num_warps=4, num_regs=REGISTERS, replicate=CONSUMERS - 1):
+            _consume(
+                q0, q1, k0, k1, v0, v1, o0, o1, q_full, q_empty, k_full, k_empty, v_full, v_empty,
+                numbers, drawn, read, o0_desc, o1_desc, sums, begins_q, begins_k,
+                scale, BATCH, HEADS, LENGTH_Q, LENGTH_K, TOTAL_Q, left, right,
+                tlx.async_task_replica_id() + 1,
+                DIM0, DIM1, OUT0, OUT1, CONSUMERS, BLOCK_N, STAGES, Q_STAGES, O_PARTS, PINGPONG,
+                LAZY, RELEASE, HEADS_AT_ONCE, LEFT, RIGHT, TAIL, LOWER, PACKED,
             )  # fmt: skip
-        with tlx.async_task(num_warps=1, num_regs=40):
-            for part in tl.static_range(2):
-                row = first + tile * BLOCK_M + part * ROWS
-                tlx.barrier_expect_bytes(q_full[part], ROWS * (DIM0 + DIM1) * SIZE)
-                _copy(q0_desc, q1_desc, q0[part], q1[part], row, q_full[part], DIM0, DIM1)
-            for step in range(steps):
-                stage = step % STAGES
-                phase = (step // STAGES) & 1
-                row = first + step * BLOCK_N
-                tlx.barrier_wait(k_empty[stage], phase ^ 1)
-                tlx.barrier_expect_bytes(k_full[stage], BLOCK_N * (DIM0 + DIM1) * SIZE)
-                _copy(k0_desc, k1_desc, k0[stage], k1[stage], row, k_full[stage], DIM0, DIM1)
-                tlx.barrier_wait(v_empty[stage], phase ^ 1)
-                tlx.barrier_expect_bytes(v_full[stage], BLOCK_N * (DIM0 + DIM1) * SIZE)
-                _copy(v0_desc, v1_desc, v0[stage], v1[stage], row, v_full[stage], DIM0, DIM1)
+        with tlx.async_task(num_warps=1, num_regs=24 if CONSUMERS > 2 else 40):
+            at, turn = 0, 0
+            BLOCK_M: tl.constexpr = ROWS * CONSUMERS
+            blocks = tl.cdiv(LENGTH_Q, BLOCK_M)
+            tiles = blocks * BATCH * HEADS
+            number = _draw(
+                tl.program_id(0), tickets, begins_q, blocks, tiles, BATCH, HEADS,
+                BLOCK_M, HEADS_AT_ONCE, PACKED,
+            )  # fmt: skip
+            _announce(number, numbers, drawn, read, 0)
+            while number < tiles:
+                batch, head, row = _tile(number, blocks, BATCH, HEADS, BLOCK_M, HEADS_AT_ONCE)
+                following = number + tl.num_programs(0)
+                if tickets is not None:
+                    following = tl.atomic_add(tickets, 1) + tl.num_programs(0)
+                number = _draw(
+                    following, tickets, begins_q, blocks, tiles, BATCH, HEADS,
+                    BLOCK_M, HEADS_AT_ONCE, PACKED,
+                )  # fmt: skip
+                _announce(number, numbers, drawn, read, turn + 1)
+                length_q, length_k, end_q, end_k = _extents(
+                    begins_q, begins_k, batch, LENGTH_Q, LENGTH_K, PACKED
+                )
+                first, steps = _blocks(
+                    row, length_q, length_k, left, right, BLOCK_M, BLOCK_N, LEFT, RIGHT, LOWER
+                )
+                for part in tl.static_range(CONSUMERS):
+                    place = turn % Q_STAGES * CONSUMERS + part
+                    tlx.barrier_wait(q_empty[place], (turn // Q_STAGES & 1) ^ 1)
+                    tlx.barrier_expect_bytes(q_full[place], ROWS * (DIM0 + DIM1) * SIZE)
+                    _copy(
+                        q0_desc, q1_desc, q0[place], q1[place], batch, head, row + part * ROWS,
+                        length_q, end_q, q_full[place], DIM0, DIM1, PACKED,
+                    )  # fmt: skip
+                for step in range(steps):
+                    stage = at % STAGES
+                    phase = ((at // STAGES) & 1) ^ 1
+                    column = first + step * BLOCK_N
+                    tlx.barrier_wait(k_empty[stage], phase)
+                    tlx.barrier_expect_bytes(k_full[stage], BLOCK_N * (DIM0 + DIM1) * SIZE)
+                    _copy(
+                        k0_desc, k1_desc, k0[stage], k1[stage], batch, head // GROUP, column,
+                        length_k, end_k, k_full[stage], DIM0, DIM1, PACKED,
+                    )  # fmt: skip
+                    tlx.barrier_wait(v_empty[stage], phase)
+                    tlx.barrier_expect_bytes(v_full[stage], BLOCK_N * (OUT0 + OUT1) * SIZE)
+                    _copy(
+                        v0_desc, v1_desc, v0[stage], v1[stage], batch, head // GROUP, column,
+                        length_k, end_k, v_full[stage], OUT0, OUT1, PACKED,
+                    )  # fmt: skip
+                    at += 1
+                turn += 1
 
 
 @triton.jit
-def _copy(desc0, desc1, buffer0, buffer1, row, full, DIM0: tl.constexpr, DIM1: tl.constexpr):
-    tlx.async_descriptor_load(desc0, buffer0, [row, 0], full)
-    if DIM1 > 0:
-        tlx.async_descriptor_load(desc1, buffer1, [row, DIM0], full)
+def _draw(
+    number, tickets, begins_q, blocks, tiles, BATCH, HEADS,
+    BLOCK_M: tl.constexpr, HEADS_AT_ONCE: tl.constexpr, PACKED: tl.constexpr,
+):  # fmt: skip
+    """A tile's number, or that of the next one that has queries."""
+    if PACKED:
+        while _has_none(number, begins_q, blocks, tiles, BATCH, HEADS, BLOCK_M, HEADS_AT_ONCE):
+            if tickets is not None:
+                number = tl.atomic_add(tickets, 1) + tl.num_programs(0)
+            else:
+                number += tl.num_programs(0)
+    return number
+
+
+@triton.jit
+def _has_none(
+    number, begins_q, blocks, tiles, BATCH, HEADS,
+    BLOCK_M: tl.constexpr, HEADS_AT_ONCE: tl.constexpr,
+):  # fmt: skip
+    """Whether there is such a tile, and it lies past its sequence's end."""
+    batch, _, row = _tile(
+        tl.minimum(number, tiles - 1), blocks, BATCH, HEADS, BLOCK_M, HEADS_AT_ONCE
+    )
+    length = tl.load(begins_q + batch + 1) - tl.load(begins_q + batch)
+    return (number < tiles) & (row >= length)
+
+
+@triton.jit
+def _announce(number, numbers, drawn, read, turn):
+    """Tell the consumers the number of a tile."""
+    tlx.barrier_wait(read[turn % 2], (turn // 2 & 1) ^ 1)
+    tlx.local_store(numbers[turn % 2], tl.full((1,), number, tl.int32))
+    tlx.barrier_arrive(drawn[turn % 2])
+
+
+@triton.jit
+def _hear(numbers, drawn, read, turn):
+    """The number of a tile, from the producer."""
+    tlx.barrier_wait(drawn[turn % 2], turn // 2 & 1)
+    number = tl.sum(tlx.local_load(numbers[turn % 2]), 0)
+    tlx.barrier_arrive(read[turn % 2])
+    return number
+
+
+@triton.jit
+def _tile(number, blocks, BATCH, HEADS, BLOCK_M: tl.constexpr, HEADS_AT_ONCE: tl.constexpr):
+    """Batch, head and first row of a tile."""
+    if HEADS_AT_ONCE > 0:
+        group = number // (HEADS_AT_ONCE * blocks)
+        within = number % (HEADS_AT_ONCE * blocks)
+        heads = tl.minimum(BATCH * HEADS - group * HEADS_AT_ONCE, HEADS_AT_ONCE)
+        both = group * HEADS_AT_ONCE + within % heads
+        block = blocks - 1 - within // heads
+    else:
+        both = number // blocks
+        block = number % blocks
+    return both // HEADS, both % HEADS, block * BLOCK_M
+
+
+@triton.jit
+def _extents(begins_q, begins_k, batch, LENGTH_Q, LENGTH_K, PACKED: tl.constexpr):
+    """A sequence's numbers of queries and keys, and where they end among the packed ones."""
+    length_q, length_k, end_q, end_k = LENGTH_Q, LENGTH_K, LENGTH_Q, LENGTH_K
+    if PACKED:
+        end_q, end_k = tl.load(begins_q + batch + 1), tl.load(begins_k + batch + 1)
+        length_q = end_q - tl.load(begins_q + batch)
+        length_k = end_k - tl.load(begins_k + batch)
+    return length_q, length_k, end_q, end_k
+
+
+@triton.jit
+def _blocks(
+    row, length_q, length_k, left, right, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    LEFT: tl.constexpr, RIGHT: tl.constexpr, LOWER: tl.constexpr,
+):  # fmt: skip
+    """The first key, and the number of blocks of keys, for a tile of queries; at least one."""
+    shift = length_k - length_q if LOWER else 0
+    begin = tl.maximum(row + shift - left, 0) // BLOCK_N * BLOCK_N if LEFT else 0
+    end = length_k
+    if RIGHT:
+        last = tl.minimum(row + BLOCK_M, length_q) - 1
+        end = tl.minimum(end, last + shift + right + 1)
+    return begin, tl.maximum(tl.cdiv(end - begin, BLOCK_N), 1)
+
+
+@triton.jit
+def _copy(
+    desc0, desc1, buffer0, buffer1, batch, head, row, length, end, full,
+    DIM0: tl.constexpr, DIM1: tl.constexpr, PACKED: tl.constexpr,
+):  # fmt: skip
+    """Rows of one head into a buffer; those past the sequence's end are zero."""
+    if PACKED:
+        at = _END - length + row
+        tlx.async_descriptor_load(desc0, buffer0, [_END, end, head, at, 0], full)
+        if DIM1 > 0:
+            tlx.async_descriptor_load(desc1, buffer1, [_END, end, head, at, DIM0], full)
+    else:
+        tlx.async_descriptor_load(desc0, buffer0, [batch, head, row, 0], full)
+        if DIM1 > 0:
+            tlx.async_descriptor_load(desc1, buffer1, [batch, head, row, DIM0], full)
 
 
 @triton.jit
@@ -93,75 +264,258 @@ def _scores(q0, q1, k0, k1, DIM1: tl.constexpr):
 
 
 @triton.jit
-def _attend(
-    q0, q1, k0, k1, v0, v1, q_full, k_full, k_empty, v_full, v_empty,
-    o0_desc, o1_desc, sums, scale, first, row, steps,
-    PART: tl.constexpr, ROWS: tl.constexpr, BLOCK_N: tl.constexpr, DIM0: tl.constexpr,
-    DIM1: tl.constexpr, STAGES: tl.constexpr, CAUSAL: tl.constexpr,
+def _masked(
+    scores, row, column, length_k, shift, left, right,
+    LEFT: tl.constexpr, RIGHT: tl.constexpr, TAIL: tl.constexpr,
 ):  # fmt: skip
-    """Half of the rows of a tile of queries."""
-    tl.assume(steps > 0)
-    row += PART * ROWS
-    rows = row + tl.arange(0, ROWS)
-    columns = tl.arange(0, BLOCK_N)
-    acc0 = tl.zeros((ROWS, DIM0), tl.float32)
-    acc1 = tl.zeros((ROWS, DIM1 if DIM1 > 0 else 16), tl.float32)
-    qa, qb = q0[PART], q1[PART]
+    """Scores with -inf where the queries from ``row`` may not see the keys from ``column``."""
+    ROWS_: tl.constexpr = scores.shape[0]
+    COLUMNS: tl.constexpr = scores.shape[1]
+    if LEFT or RIGHT or TAIL:
+        hidden = False
+        if TAIL:
+            hidden = hidden | (column + COLUMNS > length_k)
+        if RIGHT:
+            hidden = hidden | (column + COLUMNS - 1 > row + shift + right)
+        if LEFT:
+            hidden = hidden | (column < row + ROWS_ - 1 + shift - left)
+        if hidden:
+            columns = column + tl.arange(0, COLUMNS)
+            keys = tl.full((ROWS_,), length_k, tl.int32)
+            rows = row + shift + tl.arange(0, ROWS_)
+            if RIGHT:
+                keys = tl.minimum(keys, rows + right + 1)
+            scores = tl.where(columns[None, :] < keys[:, None], scores, float("-inf"))
+            if LEFT:
+                scores = tl.where(columns[None, :] >= (rows - left)[:, None], scores, float("-inf"))
+    return scores
 
-    tlx.barrier_wait(q_full[PART], 0)
-    tlx.barrier_wait(k_full[0], 0)
-    scores = tlx.async_dot_wait(0, _scores(qa, qb, k0[0], k1[0], DIM1))
-    tlx.barrier_arrive(k_empty[0])
-    if CAUSAL:
-        if row < BLOCK_N:
-            scores = tl.where(rows[:, None] >= columns[None, :], scores, float("-inf"))
-    highest = tl.max(scores, 1) * scale
-    weights = tl.math.exp2(scores * scale - highest[:, None])
-    total = tl.sum(weights, 1)
-    weights16 = weights.to(tlx.dtype_of(o0_desc))
 
-    for step in range(1, steps):
-        stage = step % STAGES
-        before = (step - 1) % STAGES
-        tlx.barrier_wait(k_full[stage], (step // STAGES) & 1)
-        scores = _scores(qa, qb, k0[stage], k1[stage], DIM1)
-        tlx.barrier_wait(v_full[before], ((step - 1) // STAGES) & 1)
+@triton.jit
+def _release(bar, RELEASE: tl.constexpr):
+    if RELEASE:
+        release(bar)
+    else:
+        tlx.barrier_arrive(bar)
+
+
+@triton.jit
+def _highest(scores, highest, scale, LAZY: tl.constexpr):
+    """What each row's weights are relative to, and whether that has changed for the warp."""
+    higher = tl.maximum(highest, tl.max(scores, 1) * scale)
+    grown = True
+    if LAZY:
+        grown = any_in_warp(higher > highest + 8.0)
+        higher = tl.where(grown, higher, highest)
+    return higher, grown
+
+
+@triton.jit
+def _weights(scores, highest, scale, MASKED: tl.constexpr):
+    """exp2 of scaled scores, relative to each row's highest."""
+    base = highest
+    if MASKED:
+        base = tl.where(highest == float("-inf"), 0.0, highest)
+    return tl.math.exp2(scores * scale - base[:, None])
+
+
+@triton.jit
+def _consume(
+    q0, q1, k0, k1, v0, v1, o0, o1, q_full, q_empty, k_full, k_empty, v_full, v_empty,
+    numbers, drawn, read, o0_desc, o1_desc, sums, begins_q, begins_k,
+    scale, BATCH, HEADS, LENGTH_Q, LENGTH_K, TOTAL_Q, left, right,
+    ME: tl.constexpr, DIM0: tl.constexpr, DIM1: tl.constexpr, OUT0: tl.constexpr,
+    OUT1: tl.constexpr, CONSUMERS: tl.constexpr,
+    BLOCK_N: tl.constexpr, STAGES: tl.constexpr, Q_STAGES: tl.constexpr, O_PARTS: tl.constexpr,
+    PINGPONG: tl.constexpr, LAZY: tl.constexpr, RELEASE: tl.constexpr,
+    HEADS_AT_ONCE: tl.constexpr,
+    LEFT: tl.constexpr, RIGHT: tl.constexpr, TAIL: tl.constexpr, LOWER: tl.constexpr,
+    PACKED: tl.constexpr,
+):  # fmt: skip
+    """64 rows of each of the program's tiles of queries.
+
+    One loop over the steps of all tiles: the first scores of a tile are worked out beside the
+    last values of the tile before, and the results of that are stored in between.
+    """
+    dtype: tl.constexpr = tlx.dtype_of(o0_desc)
+    BLOCK_M: tl.constexpr = ROWS * CONSUMERS
+    MASKED: tl.constexpr = LEFT or RIGHT or TAIL
+    NEXT: tl.constexpr = _TURN + (ME + 1) % CONSUMERS
+    if PINGPONG and ME == CONSUMERS - 1:
+        tlx.named_barrier_arrive(NEXT, 256)  # the first turn
+    blocks = tl.cdiv(LENGTH_Q, BLOCK_M)
+    tiles = blocks * BATCH * HEADS
+    number = _hear(numbers, drawn, read, 0)
+    if number < tiles:
+        turn, at, step = 0, 0, 0
+        batch, head, row = _tile(number, blocks, BATCH, HEADS, BLOCK_M, HEADS_AT_ONCE)
+        length_q, length_k, end_q, end_k = _extents(
+            begins_q, begins_k, batch, LENGTH_Q, LENGTH_K, PACKED
+        )
+        first, steps = _blocks(
+            row, length_q, length_k, left, right, BLOCK_M, BLOCK_N, LEFT, RIGHT, LOWER
+        )
+        row += ME * ROWS
+        acc0 = tl.zeros((ROWS, OUT0), tl.float32)
+        acc1 = tl.zeros((ROWS, OUT1 if OUT1 > 0 else 16), tl.float32)
+        tlx.barrier_wait(q_full[ME], 0)
+        tlx.barrier_wait(k_full[0], 0)
+        scores = _scores(q0[ME], q1[ME], k0[0], k1[0], DIM1)
+        scores = tlx.async_dot_wait(0, scores)
+        tlx.barrier_arrive(k_empty[0])
+        shift = length_k - length_q if LOWER else 0
+        scores = _masked(scores, row, first, length_k, shift, left, right, LEFT, RIGHT, TAIL)
+        lowest = tl.full((ROWS,), float("-inf"), tl.float32)
+        highest, grown = _highest(scores, lowest, scale, LAZY)
+        weights = _weights(scores, highest, scale, MASKED)
+        total = tl.sum(weights, 1)
+        weights16 = weights.to(dtype)
+        tlx.barrier_wait(v_full[0], 0)
+        more, following = steps > 1, number
+        if steps == 1:
+            tlx.barrier_arrive(q_empty[ME])
+            following = _hear(numbers, drawn, read, 1)
+            more = following < tiles
+
+        # Each time the weights of one step are there, and those of the next are worked out.
+        while more:
+            stage, before = (at + 1) % STAGES, at % STAGES
+            before_this = number
+            is_last = step + 1 == steps
+            step += 1
+            if is_last:
+                turn += 1
+                step = 0
+                number = following
+                batch, head, row = _tile(  # noqa: RUF059
+                    number, blocks, BATCH, HEADS, BLOCK_M, HEADS_AT_ONCE
+                )
+                length_q, length_k, end_q, end_k = _extents(  # noqa: RUF059
+                    begins_q, begins_k, batch, LENGTH_Q, LENGTH_K, PACKED
+                )
+                first, steps = _blocks(
+                    row, length_q, length_k, left, right, BLOCK_M, BLOCK_N, LEFT, RIGHT, LOWER
+                )
+                row += ME * ROWS
+            place = turn % Q_STAGES * CONSUMERS + ME
+            tlx.barrier_wait(q_full[place], turn // Q_STAGES & 1, pred=is_last)
+            tlx.barrier_wait(k_full[stage], ((at + 1) // STAGES) & 1)
+            if PINGPONG:
+                tlx.named_barrier_wait(_TURN + ME, 256)
+            scores = _scores(q0[place], q1[place], k0[stage], k1[stage], DIM1)
+            acc0 = tlx.async_dot(weights16, v0[before], acc0)
+            if OUT1 > 0:
+                acc1 = tlx.async_dot(weights16, v1[before], acc1)
+            if PINGPONG:
+                tlx.named_barrier_arrive(NEXT, 256)
+            scores = tlx.async_dot_wait(1 if OUT1 == 0 else 2, scores)
+            _release(k_empty[stage], RELEASE)
+            if step + 1 == steps:
+                _release(q_empty[place], RELEASE)
+            shift = length_k - length_q if LOWER else 0
+            scores = _masked(
+                scores, row, first + step * BLOCK_N, length_k, shift, left, right,
+                LEFT, RIGHT, TAIL,
+            )  # fmt: skip
+            so_far = highest
+            if is_last:
+                so_far = lowest
+            higher, grown = _highest(scores, so_far, scale, LAZY)
+            weights = _weights(scores, higher, scale, MASKED)
+            sum_ = tl.sum(weights, 1)
+            # Before the wait for the products: ptxas leaves what is before a wait's loop there,
+            # and would else work out the weights after the products, not beside them.
+            tlx.barrier_wait(v_full[stage], ((at + 1) // STAGES) & 1)
+            acc0 = tlx.async_dot_wait(0, acc0)
+            if OUT1 > 0:
+                acc1 = tlx.async_dot_wait(0, acc1)
+            _release(v_empty[before], RELEASE)
+            if is_last:
+                _finish(
+                    acc0, acc1, highest, total, o0[ME], o1[ME], o0_desc, o1_desc, sums,
+                    begins_q, before_this, blocks, BATCH, HEADS, LENGTH_Q, TOTAL_Q,
+                    ME, BLOCK_M, HEADS_AT_ONCE, OUT0, OUT1, O_PARTS, MASKED, PACKED,
+                )  # fmt: skip
+                acc0 = tl.zeros((ROWS, OUT0), tl.float32)
+                acc1 = tl.zeros((ROWS, OUT1 if OUT1 > 0 else 16), tl.float32)
+                total = sum_
+            else:
+                if grown:
+                    base = higher
+                    if MASKED:
+                        base = tl.where(higher == float("-inf"), 0.0, higher)
+                    shrink = tl.math.exp2(highest - base)
+                    acc0 = acc0 * shrink[:, None]
+                    if OUT1 > 0:
+                        acc1 = acc1 * shrink[:, None]
+                    total = total * shrink
+                total = total + sum_
+            highest = higher
+            weights16 = weights.to(dtype)
+            at += 1
+            if step + 1 == steps:
+                following = _hear(numbers, drawn, read, turn + 1)
+                more = following < tiles
+
+        before = at % STAGES
         acc0 = tlx.async_dot(weights16, v0[before], acc0)
-        if DIM1 > 0:
+        if OUT1 > 0:
             acc1 = tlx.async_dot(weights16, v1[before], acc1)
-        scores = tlx.async_dot_wait(1 if DIM1 == 0 else 2, scores)
-        tlx.barrier_arrive(k_empty[stage])
-        if CAUSAL:
-            at = step * BLOCK_N
-            if at + BLOCK_N > row:
-                scores = tl.where(rows[:, None] >= at + columns[None, :], scores, float("-inf"))
-        higher = tl.maximum(highest, tl.max(scores, 1) * scale)
-        shrink = tl.math.exp2(highest - higher)
-        highest = higher
-        weights = tl.math.exp2(scores * scale - highest[:, None])
-        total = total * shrink + tl.sum(weights, 1)
+            acc1 = tlx.async_dot_wait(0, acc1)
         acc0 = tlx.async_dot_wait(0, acc0)
-        if DIM1 > 0:
-            acc1 = tlx.async_dot_wait(0, acc1) * shrink[:, None]
-        tlx.barrier_arrive(v_empty[before])
-        acc0 = acc0 * shrink[:, None]
-        weights16 = weights.to(tlx.dtype_of(o0_desc))
+        _finish(
+            acc0, acc1, highest, total, o0[ME], o1[ME], o0_desc, o1_desc, sums,
+            begins_q, number, blocks, BATCH, HEADS, LENGTH_Q, TOTAL_Q,
+            ME, BLOCK_M, HEADS_AT_ONCE, OUT0, OUT1, O_PARTS, MASKED, PACKED,
+        )  # fmt: skip
+        tlx.async_descriptor_store_wait(0)
 
-    last = steps - 1
-    stage = last % STAGES
-    tlx.barrier_wait(v_full[stage], (last // STAGES) & 1)
-    acc0 = tlx.async_dot(weights16, v0[stage], acc0)
-    if DIM1 > 0:
-        acc1 = tlx.async_dot(weights16, v1[stage], acc1)
-        acc1 = tlx.async_dot_wait(0, acc1) / total[:, None]
-    acc0 = tlx.async_dot_wait(0, acc0) / total[:, None]
-    tl.store(sums + first + rows, (highest + tl.math.log2(total)) * 0.6931471805599453)
-    # The queries' buffer is free.
-    tlx.local_store(qa, acc0.to(tlx.dtype_of(o0_desc)))
-    if DIM1 > 0:
-        tlx.local_store(qb, acc1.to(tlx.dtype_of(o0_desc)))
+
+@triton.jit
+def _finish(
+    acc0, acc1, highest, total, o0, o1, o0_desc, o1_desc, sums,
+    begins_q, number, blocks, BATCH, HEADS, LENGTH_Q, TOTAL_Q,
+    ME: tl.constexpr, BLOCK_M: tl.constexpr, HEADS_AT_ONCE: tl.constexpr, OUT0: tl.constexpr,
+    OUT1: tl.constexpr, O_PARTS: tl.constexpr, MASKED: tl.constexpr, PACKED: tl.constexpr,
+):  # fmt: skip
+    """Store 64 rows of the result, and the logarithms of their sums."""
+    batch, head, row = _tile(number, blocks, BATCH, HEADS, BLOCK_M, HEADS_AT_ONCE)
+    row += ME * ROWS
+    length_q, end_q = LENGTH_Q, LENGTH_Q
+    if PACKED:
+        end_q = tl.load(begins_q + batch + 1)
+        length_q = end_q - tl.load(begins_q + batch)
+    inverse = 1.0 / total
+    if MASKED:
+        inverse = tl.where(total == 0.0, 0.0, inverse)
+    rows = row + tl.arange(0, ROWS)
+    at = (batch * HEADS + head).to(tl.int64) * LENGTH_Q
+    if PACKED:
+        at = head.to(tl.int64) * TOTAL_Q + end_q - length_q
+    tl.store(sums + at + rows, (highest + tl.math.log2(total)) * _LN2, mask=rows < length_q)
+    acc0 = acc0 * inverse[:, None]
+    if O_PARTS == 1:
+        _store(acc0, o0, o0_desc, batch, head, row, 0, length_q, end_q, PACKED)
+    else:
+        halves = tl.permute(tl.reshape(acc0, (ROWS, 2, OUT0 // 2)), (0, 2, 1))
+        left, right = tl.split(halves)
+        _store(left, o0, o0_desc, batch, head, row, 0, length_q, end_q, PACKED)
+        _store(right, o0, o0_desc, batch, head, row, OUT0 // 2, length_q, end_q, PACKED)
+    if OUT1 > 0:
+        _store(
+            acc1 * inverse[:, None], o1, o1_desc, batch, head, row, OUT0, length_q, end_q, PACKED
+        )  # fmt: skip
+
+
+@triton.jit
+def _store(
+    values, buffer, desc, batch, head, row, column, length, end, PACKED: tl.constexpr
+):  # fmt: skip
+    """Rows of one head through a buffer; those past the sequence's end are dropped."""
+    tlx.async_descriptor_store_wait(0)  # the store before has read the buffer
+    tlx.local_store(buffer, values.to(tlx.dtype_of(desc)))
     tlx.fence_async_shared()
-    tlx.async_descriptor_store(o0_desc, qa, [first + row, 0])
-    if DIM1 > 0:
-        tlx.async_descriptor_store(o1_desc, qb, [first + row, DIM0])
-    tlx.async_descriptor_store_wait(0)
+    if PACKED:
+        tlx.async_descriptor_store(desc, buffer, [_END, end, head, _END - length + row, column])
+    else:
+        tlx.async_descriptor_store(desc, buffer, [batch, head, row, column])

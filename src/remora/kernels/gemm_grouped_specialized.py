@@ -30,7 +30,8 @@ from remora.kernels.gemm_specialized import _copy, _hand_over
 from remora.kernels.tiles import columns_of, tile_of
 
 
-@triton.jit
+# The number of tokens differs from call to call, and makes no difference for the code.
+@triton.jit(do_not_specialize=["GROUPS", "M", "K"])
 def gemm_grouped_specialized(
     a_desc, b_desc, c_desc, a_ptr, b_ptr, c_ptr, scale_a, scale_b, offs, taken, GROUPS, M, N, K,
     stride_a, stride_b,
@@ -199,11 +200,11 @@ def _produce_group(
             for part in tl.static_range(2):
                 _copy(
                     a_desc, a_buffers[stage * 2 + part], full[stage], 0, row + part * ROWS, depth,
-                    False, A_BY_COLUMN, 0, 0, 1,
+                    False, A_BY_COLUMN, 0, 0, 1, "",
                 )  # fmt: skip
             _copy(
                 b_desc, b_buffers[stage], full[stage], group, column, depth, KIND == "rows",
-                not B_BY_COLUMN, 0, 0, 1,
+                not B_BY_COLUMN, 0, 0, 1, "",
             )  # fmt: skip
             step += 1
         tile = following

@@ -206,7 +206,7 @@ def _copy_share(
 @triton.jit
 def _copy(
     desc, buffer, full, batch, at, k, BATCHED: tl.constexpr, K_FIRST: tl.constexpr,
-    first, STEP: tl.constexpr, PROGRAMS: tl.constexpr, LEAVES: tl.constexpr,
+    first, STEP: tl.constexpr, PROGRAMS: tl.constexpr, LEAVES: tl.constexpr = "",
 ):  # fmt: skip
     row = k if K_FIRST else at
     column = at if K_FIRST else k
@@ -250,9 +250,9 @@ def _multiply(
     a_buffers, b_buffers, full, empty, steps, step, part, rank_m, rank_n,
     c, c_buffer, held, held_batch, held_row, held_column, flags, given,
     ME: tl.constexpr, ROWS: tl.constexpr, BLOCK_N: tl.constexpr, PARTS: tl.constexpr,
-    STAGES: tl.constexpr, SUBTILES: tl.constexpr, A_BY_COLUMN: tl.constexpr, B_BY_COLUMN: tl.constexpr,
-    ACC: tl.constexpr, CLUSTER_M: tl.constexpr, CLUSTER_N: tl.constexpr, LATE: tl.constexpr,
-    STREAM_K: tl.constexpr,
+    STAGES: tl.constexpr, SUBTILES: tl.constexpr, A_BY_COLUMN: tl.constexpr,
+    B_BY_COLUMN: tl.constexpr, ACC: tl.constexpr, CLUSTER_M: tl.constexpr,
+    CLUSTER_N: tl.constexpr, LATE: tl.constexpr, STREAM_K: tl.constexpr,
 ):  # fmt: skip
     """The sum over some steps of K, a product in flight while the next one is issued.
 

@@ -379,7 +379,8 @@ def _launch_specialized(
         else (groups * triton.cdiv(m, config.block_m))
     )
     programs = min(tiles * triton.cdiv(n, config.block_n), _multiprocessors(a.device))
-    late = kind == "rows" and k > (config.subtiles - 1) * config.block_k
+    # A tile of 4 bytes an element would fill the registers that it waits in.
+    late = kind == "rows" and c.element_size() <= 2 and k > (config.subtiles - 1) * config.block_k
     taken = torch.zeros(1, dtype=torch.int32, device=a.device)
     _with_allocator(
         a.device,

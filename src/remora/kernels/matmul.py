@@ -119,7 +119,7 @@ def matmul(
     import torch
 
     key = _key(a, b, scale_a, scale_b, epilogue, out_dtype, config)
-    if config == "auto" and torch.cuda.is_current_stream_capturing():
+    if config == "auto" and _is_capturing():
         key = None  # nothing is measured now, but later
     known = _KNOWN.get(key)
     if known is not None:
@@ -180,6 +180,13 @@ def _key(*given: Any) -> Any:
     except (TypeError, RuntimeError):
         return None
     return key
+
+
+def _is_capturing() -> bool:
+    """Whether a CUDA graph is captured."""
+    import torch
+
+    return torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
 
 
 def _on(device: Any) -> Any:
@@ -254,7 +261,7 @@ def _for_hopper(product: Product, extra: Extra, *, measured: bool) -> Config:
     problem = tuning.problem_of(product, can_be_specialized(product), extra.name)
     device = tuning.this_device(product.c.device.index)
     # While a CUDA graph is captured nothing can be measured.
-    if not measured or torch.cuda.is_current_stream_capturing():
+    if not measured or _is_capturing():
         return tuning.choose(problem, device)
 
     def run(config: Config) -> None:

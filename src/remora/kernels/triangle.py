@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 from typing import Any
 
@@ -177,9 +176,50 @@ def products_of(
 
     Returns:
         (2H, B, ROW, ROW), zeros past N; (H, B, ROW, ROW); 1 / scale of the first one's channels,
-        empty where nothing is scaled.
+        None where nothing is scaled.
     """
     return _run(x, weights, mask, incoming, eps, None)
+
+
+class _Launcher:
+    """Launches kernels, and those that it has launched before in a shorter way.
+
+    Triton looks at each argument of each launch, to find the kernel that was compiled for such
+    arguments: with descriptors that takes longer than a small update. What tells compilations
+    apart is the same for all launches of one launcher.
+    """
+
+    def __init__(self) -> None:
+        self._compiled: dict[int, tuple[Any, tuple[Any, ...]]] = {}
+
+    def __call__(self, kernel: Any, programs: int, *arguments: Any, **constants: Any) -> None:
+        """Launch; the kernel's last parameters are its constants."""
+        known = self._compiled.get(id(kernel))
+        if known is not None:
+            compiled, rest = known
+            compiled[(programs, 1, 1)](*arguments, *rest)
+            return
+        compiled = kernel[(programs,)](*arguments, **constants)
+        if compiled is not None:  # as it is where Triton interprets
+            rest = tuple(constants[name] for name in kernel.arg_names[len(arguments) :])
+            self._compiled[id(kernel)] = compiled, rest
+
+
+@functools.lru_cache(maxsize=1024)
+def _launcher(*_: Any) -> _Launcher:
+    """One for each set of arguments that tell compilations apart."""
+    return _Launcher()
+
+
+def _launcher_of(x: Any, h: int, mask: Any, incoming: bool) -> _Launcher:
+    hook = triton.knobs.runtime.add_stages_inspection_hook
+    masked = None
+    if mask is not None:
+        masked = mask.dtype, mask.stride(), mask.data_ptr() % 16 == 0
+    return _launcher(
+        x.dtype, x.device, x.shape, x.stride(), x.data_ptr() % 16 == 0, h, masked, incoming,
+        hook()[1] if hook is not None else None, triton.knobs.runtime.debug,
+    )  # fmt: skip
 
 
 def _run(
@@ -195,17 +235,26 @@ def _run(
     y = torch.empty((b, row, row, c), dtype=kind, device=x.device)
     ab = torch.empty((2 * h, b, row, row), dtype=kind, device=x.device)
     products = torch.empty((h, b, row, row), dtype=x.dtype, device=x.device)
-    launch = _launch_hopper if hopper else _launch_stock
-    elsewhere = x.device.type == "cuda" and x.device.index != torch.cuda.current_device()
-    with torch.cuda.device(x.device) if elsewhere else contextlib.nullcontext():
-        weights, units = _scaled(x, [w.contiguous() for w in weights])
-        width = triton.next_power_of_2(c)
-        pairs = max(1, 8192 // width)
-        normalise[(b * n * triton.cdiv(n, pairs),)](
-            x, weights[0], weights[1], y, n, row, c, *x.stride(), eps, PAIRS=pairs, C_POWER=width
-        )
-        launch(y, weights, units, mask, incoming, eps, ab, products, out, n)
-    return ab, products, units[: 2 * h]
+    steps = _launch_hopper if hopper else _launch_stock
+    with torch.cuda.device_of(x):
+        launch = _launcher_of(x, h, mask, incoming)
+        weights, units = _scaled(launch, x, [_aligned(w) for w in weights])
+        width = min(128, triton.next_power_of_2(c))
+        pieces = triton.cdiv(c, width)
+        pairs = max(1, 8192 // (width * triton.next_power_of_2(pieces)))
+        launch(
+            normalise, b * n * triton.cdiv(n, pairs),
+            x, weights[0], weights[1], y, n, row, c, *x.stride(), eps,
+            PAIRS=pairs, PIECE=width, PIECES=pieces,
+        )  # fmt: skip
+        steps(launch, y, weights, units, mask, incoming, eps, ab, products, out, n)
+    return ab, products, None if units is None else units[: 2 * h]
+
+
+def _aligned(weight: Any) -> Any:
+    """As the copy engine takes it: contiguous, from a multiple of 16 bytes on."""
+    weight = weight.contiguous()
+    return weight if weight.data_ptr() % 16 == 0 else weight.clone()
 
 
 def _pairs(x: Any) -> int:
@@ -217,12 +266,15 @@ def _fits_hopper(c: int, h: int) -> bool:
     return h == _HIDDEN and c % _DEPTH == 0 and c <= _MOST_CHANNELS
 
 
-def _scaled(x: Any, weights: list[Any]) -> tuple[list[Any], Any]:
-    """The weights as the kernels take them, and 1 / scale of each row of the projections."""
+def _scaled(launch: Any, x: Any, weights: list[Any]) -> tuple[list[Any], Any]:
+    """The weights as the kernels take them, and 1 / scale of each row of the projections.
+
+    None where nothing is scaled.
+    """
     import torch
 
     if x.dtype != torch.float32:
-        return weights, x.new_empty(0)
+        return weights, None
     w_in, b_in, p_in, g_in, w_out, b_out, p_out, g_out = weights
     c, h = x.shape[3], w_out.numel()
     p_in_16, g_in_16, p_out_16, g_out_16 = (
@@ -230,7 +282,8 @@ def _scaled(x: Any, weights: list[Any]) -> tuple[list[Any], Any]:
     )
     numbers = torch.empty(4 * c + 6 * h, dtype=torch.float32, device=x.device)
     norms, units = numbers.split((2 * c + 2 * h, 4 * h + 2 * c))
-    scale_weights[(4 * h + 2 * c + 2,)](
+    launch(
+        scale_weights, 4 * h + 2 * c + 2,
         p_in, g_in, p_out, g_out, w_in, b_in, w_out, b_out,
         p_in_16, g_in_16, p_out_16, g_out_16, norms, units, c, h,
         C_POWER=triton.next_power_of_2(c), H_POWER=triton.next_power_of_2(h),
@@ -239,7 +292,7 @@ def _scaled(x: Any, weights: list[Any]) -> tuple[list[Any], Any]:
     return [w_in, b_in, p_in_16, g_in_16, w_out, b_out, p_out_16, g_out_16], units
 
 
-def _mask_arguments(mask: Any, other: Any) -> tuple[Any, tuple[int, int, int]]:
+def mask_arguments(mask: Any, other: Any) -> tuple[Any, tuple[int, int, int]]:
     """The mask as the kernels take it, or another tensor in its place, and its strides."""
     import torch
 
@@ -250,52 +303,83 @@ def _mask_arguments(mask: Any, other: Any) -> tuple[Any, tuple[int, int, int]]:
     return mask, mask.stride()
 
 
+def _units(units: Any, h: int, c: int, other: Any) -> tuple[Any, ...]:
+    """1 / scale of the channels of a and b, their gates, the output's gates, and its projection.
+
+    Where nothing is scaled, another tensor in their places.
+    """
+    if units is None:
+        return other, other, other, other
+    return units, units[2 * h :], units[4 * h :], units[4 * h + c :]
+
+
+def _described(base: Any, rows: int, columns: int, block: tuple[int, int]) -> TensorDescriptor:
+    """A contiguous matrix for the copy engine.
+
+    Without the checks of ``TensorDescriptor``, which take longer than a small update: bases here
+    are multiples of 16 bytes, and so are columns.
+    """
+    descriptor = object.__new__(TensorDescriptor)
+    descriptor.base = base
+    descriptor.shape, descriptor.strides = [rows, columns], [columns, 1]
+    descriptor.block_shape = list(block)
+    return descriptor
+
+
 def _launch_hopper(
-    y: Any, weights: list[Any], units: Any, mask: Any, incoming: bool, eps: float,
+    launch: Any, y: Any, weights: list[Any], units: Any, mask: Any, incoming: bool, eps: float,
     ab: Any, products: Any, out: Any, n: int,
 ) -> None:  # fmt: skip
     _, _, p_in, g_in, w_out, b_out, p_out, g_out = weights
     b, row, _, c = y.shape
-    h = _HIDDEN
-    scaled = units.numel() > 0
+    h, all_pairs = _HIDDEN, b * row * row
+    scaled = units is not None
+    of_ab, of_gates, of_out_gates, of_out = _units(units, h, c, y)
     pieces, h_pieces = c // _DEPTH, h // _DEPTH
     programs = _processors(y.device.index)
-    described = TensorDescriptor.from_tensor
-    block = [_CHANNELS, _DEPTH]
-    y_desc = described(y.view(-1, c), [_PAIRS, _DEPTH])
+    block = (_CHANNELS, _DEPTH)
+    y_desc = _described(y, all_pairs, c, (_PAIRS, _DEPTH))
 
-    tensor, strides = _mask_arguments(mask, y)
+    tensor, strides = mask_arguments(mask, y)
     chunks = 2 * h // _CHANNELS
     stages, resident = _stages(2 * pieces, chunks * 2 * pieces)
-    project[(min(programs, b * row * row // (2 * _PAIRS)),)](
-        y_desc, tensor, described(p_in, block), described(g_in, block), units[2 * h :],
-        described(ab.view(2 * h, -1), [_CHANNELS // 2, _PAIRS]), b, n, row, *strides,
-        PIECES=pieces, CHUNKS=chunks, STAGES=stages, RESIDENT=resident,
-        MASKED=mask is not None, SCALED=scaled, num_warps=4,
+    launch(
+        project, min(programs, all_pairs // (2 * _PAIRS)),
+        y_desc, tensor, _described(p_in, 2 * h, c, block), _described(g_in, 2 * h, c, block),
+        of_gates,
+        _described(ab, 2 * h, all_pairs, (_CHANNELS // 2, _PAIRS)), b, n, row, *strides,
+        PIECES=pieces, CHUNKS=chunks, STAGES=stages, RESIDENT=resident, RESULTS=_RESULTS,
+        MASKED=mask is not None, SCALED=scaled,
     )  # fmt: skip
 
     block_n = 256 if row % 256 == 0 or row > 1024 else 128
-    flat, columns = ab.view(-1, row), [64, block_n] if incoming else [block_n, 64]
     parts = 4 if scaled and block_n == 256 else 2  # 16 KiB of results at a time
     tiles = h * b * triton.cdiv(row, 128) * triton.cdiv(row, block_n)
-    pair_products[(min(programs, tiles),)](
-        described(flat, [64, 64]), described(flat, columns),
-        described(products.view(-1, row), [64, block_n // parts]), h * b, row,
-        BLOCK_N=block_n, PARTS=parts, STAGES=4, INCOMING=incoming, num_warps=4,
+    launch(
+        pair_products, min(programs, tiles),
+        _described(ab, 2 * h * b * row, row, (64, 64)),
+        _described(ab, 2 * h * b * row, row, (64, block_n) if incoming else (block_n, 64)),
+        _described(products, h * b * row, row, (64, block_n // parts)), h * b, row,
+        BLOCK_N=block_n, PARTS=parts, STAGES=4, INCOMING=incoming,
     )  # fmt: skip
     if out is None:
         return
 
     chunks = triton.cdiv(c, _CHANNELS)
     stages, resident = _stages(2 * (pieces + h_pieces), chunks * (pieces + h_pieces))
-    finish[(min(programs, triton.cdiv(b * n * (row // _PAIRS), 2)),)](
-        y_desc, products, w_out, b_out, described(p_out, block), described(g_out, block),
-        units, units[4 * h :], units[4 * h + c :], out,
-        described(out.view(-1, c), [_PAIRS, _CHANNELS // (4 if scaled else 2)]),
+    launch(
+        finish, min(programs, triton.cdiv(b * n * (row // _PAIRS), 2)),
+        y_desc, products, w_out, b_out, _described(p_out, c, h, block),
+        _described(g_out, c, c, block), of_ab, of_out_gates, of_out, out,
+        _described(out, b * n * n, c, (_PAIRS, _CHANNELS // (4 if scaled else 2))),
         b, n, row, c, eps,
         PIECES=pieces, H_PIECES=h_pieces, CHUNKS=chunks, STAGES=stages, RESIDENT=resident,
-        SCALED=scaled, DESCRIBED=n % _PAIRS == 0, num_warps=4,
+        RESULTS=_RESULTS, SCALED=scaled, DESCRIBED=n % _PAIRS == 0,
     )  # fmt: skip
+
+
+#: Buffers of results of each consumer.
+_RESULTS = 2
 
 
 def _stages(pieces: int, blocks: int) -> tuple[int, bool]:
@@ -303,33 +387,42 @@ def _stages(pieces: int, blocks: int) -> tuple[int, bool]:
 
     Whether those are all, too.
     """
-    left = _SHARED - pieces * _PAIRS * _DEPTH * 2 - 2 * _PAIRS * _CHANNELS
+    left = _SHARED - pieces * _PAIRS * _DEPTH * 2 - 2 * _RESULTS * _PAIRS * _CHANNELS
     stages = min(left // (_CHANNELS * _DEPTH * 2), blocks)
     return stages, stages == blocks
 
 
 def _launch_stock(
-    y: Any, weights: list[Any], units: Any, mask: Any, incoming: bool, eps: float,
+    launch: Any, y: Any, weights: list[Any], units: Any, mask: Any, incoming: bool, eps: float,
     ab: Any, products: Any, out: Any, n: int,
 ) -> None:  # fmt: skip
     _, _, p_in, g_in, w_out, b_out, p_out, g_out = weights
     b, row, _, c = y.shape
     h = w_out.numel()
-    tensor, strides = _mask_arguments(mask, y)
-    pairs, wide = _pairs(y), y.device.type == "cpu"
-    scaled = units.numel() > 0
-    cut = {"PAIRS": pairs, "CHANNELS": 64, "PIECE": 64, "SCALED": scaled, "WIDE": wide}
-    project_stock[(b * row * (row // pairs) * triton.cdiv(2 * h, 64),)](
-        y, tensor, p_in, g_in, units[2 * h :], ab, b, n, row, c, 2 * h, *strides,
+    tensor, strides = mask_arguments(mask, y)
+    of_ab, of_gates, of_out_gates, of_out = _units(units, h, c, y)
+    depth, wide = _pairs(y), y.device.type == "cpu"
+    pairs, channels, warps = depth, 64, 4
+    if not wide and _target(y.device.index).backend == "hip":
+        pairs, channels, warps = 128 if row % 128 == 0 else 64, 128, 8  # see amd_bounds
+    cut = {
+        "PAIRS": pairs, "CHANNELS": channels, "PIECE": 64, "SCALED": units is not None,
+        "WIDE": wide, "num_warps": warps,
+    }  # fmt: skip
+    launch(
+        project_stock, b * row * (row // pairs) * triton.cdiv(2 * h, channels),
+        y, tensor, p_in, g_in, of_gates, ab, b, n, row, c, 2 * h, *strides,
         MASKED=mask is not None, **cut,
     )  # fmt: skip
     block = min(128, triton.next_power_of_2(row))
-    pair_products_stock[(triton.cdiv(row, block) ** 2 * h * b,)](
-        ab, products, h * b, row, BLOCK=block, DEPTH=pairs, INCOMING=incoming, WIDE=wide
-    )
+    launch(
+        pair_products_stock, triton.cdiv(row, block) ** 2 * h * b,
+        ab, products, h * b, row, BLOCK=block, DEPTH=depth, INCOMING=incoming, WIDE=wide,
+    )  # fmt: skip
     if out is None:
         return
-    finish_stock[(b * n * (row // pairs) * triton.cdiv(c, 64),)](
-        y, products, w_out, b_out, p_out, g_out, units, units[4 * h :], units[4 * h + c :], out,
-        b, n, row, c, h, eps, **cut,
+    launch(
+        finish_stock, b * n * (row // pairs) * triton.cdiv(c, channels),
+        y, products, w_out, b_out, p_out, g_out, of_ab, of_out_gates, of_out, out, b, n,
+        row, c, h, eps, **cut,
     )  # fmt: skip

@@ -13,12 +13,20 @@ import triton.language as tl
 
 import remora.tlx as tlx
 from remora.kernels.tiles import tile_of
-from remora.kernels.triangle_stock import sigmoid
 
 #: Pairs of one consumer; channels of a block of weights, and its depth.
 PAIRS = tl.constexpr(64)
 CHANNELS = tl.constexpr(128)
 DEPTH = tl.constexpr(64)
+
+
+@triton.jit
+def _gated(p, g):
+    """``p * sigmoid(g)``; ``/`` would make more of the reciprocal."""
+    power = tl.math.exp2(g * -1.4426950408889634)  # log2(e)
+    return p * tl.inline_asm_elementwise(
+        "rcp.approx.ftz.f32 $0, $1;", "=f,f", [1.0 + power], tl.float32, is_pure=True, pack=1
+    )
 
 
 @triton.jit
@@ -100,7 +108,7 @@ def project(
     y_desc, mask, p_desc, g_desc, g_unit, out_desc,
     B, N, ROW, stride_mb, stride_mi, stride_mk,
     PIECES: tl.constexpr, CHUNKS: tl.constexpr, STAGES: tl.constexpr, RESIDENT: tl.constexpr,
-    MASKED: tl.constexpr, SCALED: tl.constexpr,
+    RESULTS: tl.constexpr, MASKED: tl.constexpr, SCALED: tl.constexpr,
 ):  # fmt: skip
     """``mask * (y @ P.T) * sigmoid(y @ G.T)``, channel-major.
 
@@ -109,12 +117,13 @@ def project(
     p_desc, g_desc: (CHUNKS * CHANNELS, PIECES * DEPTH) in blocks of (CHANNELS, DEPTH);
     g_unit: with SCALED what each gate's logits are multiplied by. out_desc:
     (CHUNKS * CHANNELS, B * ROW * ROW) in blocks of (CHANNELS // 2, PAIRS), zeros past N.
-    STAGES: blocks of weights in shared memory; RESIDENT: those are all. Grid: programs, any
+    STAGES: blocks of weights in shared memory; RESIDENT: those are all; RESULTS: buffers of
+    results of each consumer, 1 or 2. Grid: programs, any
     number.
     """
     y = tlx.local_alloc((PAIRS, DEPTH), tlx.dtype_of(y_desc), 2 * PIECES)
     blocks = tlx.local_alloc((CHANNELS, DEPTH), tlx.dtype_of(p_desc), STAGES)
-    results = tlx.local_alloc((CHANNELS // 2, PAIRS), tlx.dtype_of(out_desc), 2)
+    results = tlx.local_alloc((CHANNELS // 2, PAIRS), tlx.dtype_of(out_desc), 2 * RESULTS)
     full, empty = tlx.alloc_barriers(STAGES, 1), tlx.alloc_barriers(STAGES, 2)
     y_full, y_empty = tlx.alloc_barriers(2 * PIECES, 1), tlx.alloc_barriers(2 * PIECES, 1)
     # Two consumers, PAIRS each; B * ROW * ROW is a multiple of 2 * PAIRS.
@@ -125,13 +134,13 @@ def project(
             _project(
                 mask, y, y_full, y_empty, blocks, full, empty, results, g_unit, out_desc, tiles,
                 N, ROW, stride_mb, stride_mi, stride_mk,
-                0, PIECES, CHUNKS, STAGES, RESIDENT, MASKED, SCALED,
+                0, PIECES, CHUNKS, STAGES, RESIDENT, RESULTS, MASKED, SCALED,
             )  # fmt: skip
         with tlx.async_task(num_warps=4, num_regs=232):
             _project(
                 mask, y, y_full, y_empty, blocks, full, empty, results, g_unit, out_desc, tiles,
                 N, ROW, stride_mb, stride_mi, stride_mk,
-                1, PIECES, CHUNKS, STAGES, RESIDENT, MASKED, SCALED,
+                1, PIECES, CHUNKS, STAGES, RESIDENT, RESULTS, MASKED, SCALED,
             )  # fmt: skip
         with tlx.async_task(num_warps=1, num_regs=24):
             _copy_weights(
@@ -150,9 +159,9 @@ def _project(
     mask, y, y_full, y_empty, blocks, full, empty, results, g_unit, out_desc, tiles,
     N, ROW, stride_mb, stride_mi, stride_mk,
     ME: tl.constexpr, PIECES: tl.constexpr, CHUNKS: tl.constexpr, STAGES: tl.constexpr,
-    RESIDENT: tl.constexpr, MASKED: tl.constexpr, SCALED: tl.constexpr,
+    RESIDENT: tl.constexpr, RESULTS: tl.constexpr, MASKED: tl.constexpr, SCALED: tl.constexpr,
 ):  # fmt: skip
-    buffer = results[ME]
+    first, second = ME * RESULTS, ME * RESULTS + RESULTS - 1
     step = 0
     for turn in range(tiles):
         tile = (tl.program_id(0) + turn * tl.num_programs(0)) * 2 + ME
@@ -180,11 +189,11 @@ def _project(
             channel = chunk * CHANNELS
             if SCALED:
                 g *= tl.load(g_unit + channel + tl.arange(0, CHANNELS))[None, :]
-            p = p * sigmoid(g) * factor[:, None]
+            p = _gated(p, g) * factor[:, None]
             left, right = _halves(tl.where(inside[:, None], p, 0.0))
-            view = tlx.local_trans(buffer)
-            _put(out_desc, buffer, view, left, channel, tile * PAIRS)
-            _put(out_desc, buffer, view, right, channel + CHANNELS // 2, tile * PAIRS)
+            _put(out_desc, results, first, RESULTS, left, channel, tile * PAIRS, True)
+            channel += CHANNELS // 2
+            _put(out_desc, results, second, RESULTS, right, channel, tile * PAIRS, True)
     tlx.async_descriptor_store_wait(0)
 
 
@@ -193,7 +202,7 @@ def finish(
     y_desc, products, weight, bias, p_desc, g_desc, unit, g_unit, p_unit, out, out_desc,
     B, N, ROW, C, eps,
     PIECES: tl.constexpr, H_PIECES: tl.constexpr, CHUNKS: tl.constexpr, STAGES: tl.constexpr,
-    RESIDENT: tl.constexpr, SCALED: tl.constexpr, DESCRIBED: tl.constexpr,
+    RESIDENT: tl.constexpr, RESULTS: tl.constexpr, SCALED: tl.constexpr, DESCRIBED: tl.constexpr,
 ):  # fmt: skip
     """``(z @ P.T) * sigmoid(y @ G.T)``, z the layer norm of the products.
 
@@ -208,7 +217,7 @@ def finish(
     y = tlx.local_alloc((PAIRS, DEPTH), tlx.dtype_of(y_desc), 2 * PIECES)
     z = tlx.local_alloc((DEPTH, PAIRS), tlx.dtype_of(p_desc), 2 * H_PIECES)
     blocks = tlx.local_alloc((CHANNELS, DEPTH), tlx.dtype_of(p_desc), STAGES)
-    results = tlx.local_alloc((PAIRS, PART), tlx.dtype_of(out_desc), 2)
+    results = tlx.local_alloc((PAIRS, PART), tlx.dtype_of(out_desc), 2 * RESULTS)
     full, empty = tlx.alloc_barriers(STAGES, 1), tlx.alloc_barriers(STAGES, 2)
     y_full, y_empty = tlx.alloc_barriers(2 * PIECES, 1), tlx.alloc_barriers(2 * PIECES, 1)
     all_tiles = tl.cdiv(B * N * (ROW // PAIRS), 2)
@@ -218,20 +227,20 @@ def finish(
             _finish(
                 y, y_full, y_empty, z, blocks, full, empty, results, products,
                 weight, bias, unit, g_unit, p_unit, out, out_desc, tiles, B, N, ROW, C, eps,
-                0, PIECES, H_PIECES, CHUNKS, STAGES, RESIDENT, SCALED, DESCRIBED,
+                0, PIECES, H_PIECES, CHUNKS, STAGES, RESIDENT, RESULTS, SCALED, DESCRIBED,
             )  # fmt: skip
-        with tlx.async_task(num_warps=4, num_regs=232):
+        with tlx.async_task(num_warps=4, num_regs=224):
             _finish(
                 y, y_full, y_empty, z, blocks, full, empty, results, products,
                 weight, bias, unit, g_unit, p_unit, out, out_desc, tiles, B, N, ROW, C, eps,
-                1, PIECES, H_PIECES, CHUNKS, STAGES, RESIDENT, SCALED, DESCRIBED,
+                1, PIECES, H_PIECES, CHUNKS, STAGES, RESIDENT, RESULTS, SCALED, DESCRIBED,
             )  # fmt: skip
         with tlx.async_task(num_warps=1, num_regs=24):
             _copy_weights(
                 p_desc, g_desc, blocks, full, empty, tiles,
                 CHUNKS, H_PIECES, PIECES, STAGES, RESIDENT,
             )  # fmt: skip
-        with tlx.async_task(num_warps=1, num_regs=24):
+        with tlx.async_task(num_warps=1, num_regs=40):
             for turn in range(tiles):
                 ahead = (tl.program_id(0) + (turn + 1) * tl.num_programs(0)) * 2 * PAIRS
                 _prefetch(products, ahead, B, N, ROW, H_PIECES)
@@ -248,10 +257,14 @@ def _prefetch(products, pair, B, N, ROW, PIECES: tl.constexpr):
     LINE: tl.constexpr = 128 // tlx.size_of(tlx.dtype_of(products))
     row = pair // ROW
     at = products + tl.cast(row // N * ROW + row % N, tl.int64) * ROW + pair % ROW
-    channels = tl.arange(0, PIECES * DEPTH).to(tl.int64) * B * ROW * ROW
-    at = at + channels[:, None] + (tl.arange(0, 2 * PAIRS // LINE) * LINE)[None, :]
     # The second consumer's pairs may be in the next row: a hint that comes to nothing then.
-    tlx.prefetch(at, "L2", (row < B * N) & (channels >= 0)[:, None])
+    lines = (tl.arange(0, 2 * PAIRS // LINE) * LINE)[None, :]
+    plane = tl.cast(B, tl.int64) * ROW * ROW
+    # A few channels at a time: the task has few registers.
+    at = at + tl.arange(0, 32)[:, None] * plane + lines
+    for _ in range(PIECES * DEPTH // 32):
+        tlx.prefetch(at, "L2", (row < B * N) & (lines >= 0))
+        at += 32 * plane
 
 
 @triton.jit
@@ -265,23 +278,24 @@ def _normalise(
     sqrt(channels) standard deviations from the mean: nothing cancels.
     """
     EXTENT: tl.constexpr = PIECES * DEPTH
-    total = tl.zeros((PAIRS,), tl.float32)
-    squares = tl.zeros((PAIRS,), tl.float32)
     depth = tl.arange(0, DEPTH)
-    at = products + depth[:, None] * apart + tl.arange(0, PAIRS)[None, :]
-    shift = total
+    pairs = tl.arange(0, PAIRS)
+    at = products + depth[:, None] * apart + pairs[None, :]
     parts = ()
     for piece in tl.static_range(PIECES):
         parts += (tl.load(at + piece * DEPTH * apart, there, 0.0),)  # type: ignore[assignment]
+    shift = tl.load(products + pairs, there, 0.0).to(tl.float32)
+    if SCALED:
+        shift *= tl.load(unit) * tl.load(unit + EXTENT)
+    totals = tl.zeros((DEPTH, PAIRS), tl.float32)
+    squares = tl.zeros((DEPTH, PAIRS), tl.float32)
     for piece in tl.static_range(PIECES):
-        x = _unscaled(parts[piece], unit, piece, EXTENT, SCALED)
-        if piece == 0:
-            shift = tl.sum(tl.where((depth == 0)[:, None], x, 0.0), 0)
-        x -= shift[None, :]
-        total += tl.sum(x, 0)
-        squares += tl.sum(x * x, 0)
-    mean = total / EXTENT
-    scale = tl.math.rsqrt(tl.maximum(squares / EXTENT - mean * mean, 0.0) + eps)
+        x = _unscaled(parts[piece], unit, piece, EXTENT, SCALED) - shift[None, :]
+        totals += x
+        squares += x * x
+    mean = tl.sum(totals, 0) / EXTENT
+    variance = tl.maximum(tl.sum(squares, 0) / EXTENT - mean * mean, 0.0)
+    scale = tl.math.rsqrt(variance + eps)
     mean += shift
     for piece in tl.static_range(PIECES):
         w = tl.load(weight + piece * DEPTH + depth).to(tl.float32)
@@ -308,9 +322,10 @@ def _finish(
     y, y_full, y_empty, z, blocks, full, empty, results, products,
     weight, bias, unit, g_unit, p_unit, out, out_desc, tiles, B, N, ROW, C, eps,
     ME: tl.constexpr, PIECES: tl.constexpr, H_PIECES: tl.constexpr, CHUNKS: tl.constexpr,
-    STAGES: tl.constexpr, RESIDENT: tl.constexpr, SCALED: tl.constexpr, DESCRIBED: tl.constexpr,
+    STAGES: tl.constexpr, RESIDENT: tl.constexpr, RESULTS: tl.constexpr, SCALED: tl.constexpr,
+    DESCRIBED: tl.constexpr,
 ):  # fmt: skip
-    buffer = results[ME]
+    one, other = ME * RESULTS, ME * RESULTS + RESULTS - 1
     step = 0
     for turn in range(tiles):
         tile = (tl.program_id(0) + turn * tl.num_programs(0)) * 2 + ME
@@ -339,16 +354,18 @@ def _finish(
             if SCALED:
                 g *= tl.load(g_unit + channels, channels < C, 0.0)[None, :]
                 p *= tl.load(p_unit + channels, channels < C, 0.0)[None, :]
-            p = p * sigmoid(g)
+            p = _gated(p, g)
             if DESCRIBED:
                 at = row * N + first
                 left, right = _halves(p)
                 if SCALED:
-                    _put_quarters(out_desc, buffer, left, at, channel, C)
-                    _put_quarters(out_desc, buffer, right, at, channel + CHANNELS // 2, C)
+                    _put_quarters(out_desc, results, one, other, RESULTS, left, at, channel)
+                    channel += CHANNELS // 2
+                    _put_quarters(out_desc, results, one, other, RESULTS, right, at, channel)
                 else:
-                    _put_columns(out_desc, buffer, left, at, channel, C)
-                    _put_columns(out_desc, buffer, right, at, channel + CHANNELS // 2, C)
+                    _put(out_desc, results, one, RESULTS, left, at, channel, False)
+                    channel += CHANNELS // 2
+                    _put(out_desc, results, other, RESULTS, right, at, channel, False)
             else:
                 b, i = (row // N).to(tl.int64), (row % N).to(tl.int64)
                 pairs = first + tl.arange(0, PAIRS)
@@ -440,7 +457,6 @@ def _multiply_pairs(
     """Half of the rows of each of the program's tiles."""
     tl.assume(ROW > 0)
     step = 0
-    buffer = c_buffers[PART]
     tiles = BATCHES * tl.cdiv(ROW, 128) * tl.cdiv(ROW, BLOCK_N)
     for tile in range(tl.program_id(0), tiles, tl.num_programs(0)):
         batch, row, column = _tile(tile, ROW, BLOCK_N)
@@ -466,11 +482,11 @@ def _multiply_pairs(
             at = batch * ROW + row
             left, right = _halves(acc)
             if PARTS == 2:
-                _put_columns(c_desc, buffer, left, at, column, ROW)
-                _put_columns(c_desc, buffer, right, at, column + BLOCK_N // 2, ROW)
+                _put(c_desc, c_buffers, PART, 1, left, at, column, False)
+                _put(c_desc, c_buffers, PART, 1, right, at, column + BLOCK_N // 2, False)
             else:
-                _put_quarters(c_desc, buffer, left, at, column, ROW)
-                _put_quarters(c_desc, buffer, right, at, column + BLOCK_N // 2, ROW)
+                _put_quarters(c_desc, c_buffers, PART, PART, 1, left, at, column)
+                _put_quarters(c_desc, c_buffers, PART, PART, 1, right, at, column + BLOCK_N // 2)
     tlx.async_descriptor_store_wait(0)
 
 
@@ -481,23 +497,26 @@ def _halves(x):
 
 
 @triton.jit
-def _put_columns(desc, buffer, values, row, column, COLUMNS):
-    """Hand some columns of a tile to the copy engine, if there are any."""
-    if column < COLUMNS:
-        _put(desc, buffer, buffer, values, row, column)
-
-
-@triton.jit
-def _put_quarters(desc, buffer, half, row, column, COLUMNS):
+def _put_quarters(
+    desc, buffers, one: tl.constexpr, other: tl.constexpr, COUNT: tl.constexpr, half, row, column
+):  # fmt: skip
     left, right = _halves(half)
-    _put_columns(desc, buffer, left, row, column, COLUMNS)
-    _put_columns(desc, buffer, right, row, column + half.shape[1] // 2, COLUMNS)
+    _put(desc, buffers, one, COUNT, left, row, column, False)
+    _put(desc, buffers, other, COUNT, right, row, column + half.shape[1] // 2, False)
 
 
 @triton.jit
-def _put(desc, buffer, view, values, row, column):
-    """Hand values to the copy engine, through a view of a buffer."""
-    tlx.async_descriptor_store_wait(0)  # the store before has read the buffer
+def _put(
+    desc, buffers, mine: tl.constexpr, COUNT: tl.constexpr, values, row, column,
+    BY_COLUMN: tl.constexpr,
+):  # fmt: skip
+    """Hand values to the copy engine, through one of the COUNT buffers that take turns.
+
+    What is past the last column is dropped.
+    """
+    tlx.async_descriptor_store_wait(COUNT - 1)  # the store from this buffer has read it
+    buffer = buffers[mine]
+    view = tlx.local_trans(buffer) if BY_COLUMN else buffer
     tlx.local_store(view, values.to(tlx.dtype_of(desc)))
     tlx.fence_async_shared()
     tlx.async_descriptor_store(desc, buffer, [row, column])

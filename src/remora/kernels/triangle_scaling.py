@@ -23,7 +23,7 @@ def _power(bound, BITS: tl.constexpr):
     """
     fits = (bound > 0) & (bound < float("inf"))
     exponent = tl.math.floor(tl.math.log2(tl.where(fits, bound, 1.0))) + 1
-    return tl.math.exp2(tl.where(fits, tl.minimum(tl.maximum(BITS - exponent, -126), 126), 0.0))
+    return tl.math.exp2(tl.where(fits, tl.minimum(tl.maximum(-(exponent - BITS), -126), 126), 0.0))
 
 
 @triton.jit

@@ -16,29 +16,42 @@ from remora.kernels.tiles import tile_of
 @triton.jit(do_not_specialize=("N",))
 def normalise(
     x, weight, bias, y, N, ROW, C, stride_xb, stride_xi, stride_xk, stride_xc, eps,
-    PAIRS: tl.constexpr, C_POWER: tl.constexpr,
+    PAIRS: tl.constexpr, PIECE: tl.constexpr, PIECES: tl.constexpr,
 ):  # fmt: skip
     """The layer norm of x, (B, N, N, C), into y, (B, ROW, ROW, C), contiguous.
 
-    What is past N stays as it is. C_POWER: a power of two, at least C. Grid: B * N *
+    What is past N stays as it is. PIECES of PIECE channels, at least C. Grid: B * N *
     cdiv(N, PAIRS) programs.
     """
     tiles = tl.cdiv(N, PAIRS)
     row = tl.program_id(0) // tiles
     b, i = (row // N).to(tl.int64), (row % N).to(tl.int64)
     pairs = (tl.program_id(0) % tiles * PAIRS + tl.arange(0, PAIRS)).to(tl.int64)
-    columns = tl.arange(0, C_POWER)
-    some = (pairs < N)[:, None] & (columns < C)[None, :]
-    at = x + b * stride_xb + i * stride_xi + pairs[:, None] * stride_xk
-    values = tl.load(at + columns.to(tl.int64)[None, :] * stride_xc, some, 0.0).to(tl.float32)
-    mean = tl.sum(values, 1) / C
-    values = tl.where(some, values - mean[:, None], 0.0)
-    scale = tl.math.rsqrt(tl.sum(values * values, 1) / C + eps)
-    w = tl.load(weight + columns, columns < C, 0.0).to(tl.float32)
-    v = tl.load(bias + columns, columns < C, 0.0).to(tl.float32)
-    values = values * scale[:, None] * w[None, :] + v[None, :]
-    at = y + ((b * ROW + i) * ROW + pairs)[:, None] * C + columns[None, :]
-    tl.store(at, values.to(y.dtype.element_ty), some)
+    x += b * stride_xb + i * stride_xi
+    parts = ()
+    total = tl.zeros((PAIRS,), tl.float32)
+    for piece in tl.static_range(PIECES):
+        columns = piece * PIECE + tl.arange(0, PIECE)
+        some = (pairs < N)[:, None] & (columns < C)[None, :]
+        at = pairs[:, None] * stride_xk + columns.to(tl.int64)[None, :] * stride_xc
+        values = tl.load(x + at, some, 0.0).to(tl.float32)
+        parts += (values,)  # type: ignore[assignment]
+        total += tl.sum(values, 1)
+    mean = total / C
+    squares = tl.zeros((PAIRS,), tl.float32)
+    for piece in tl.static_range(PIECES):
+        columns = piece * PIECE + tl.arange(0, PIECE)
+        values = tl.where((columns < C)[None, :], parts[piece] - mean[:, None], 0.0)
+        squares += tl.sum(values * values, 1)
+    scale = tl.math.rsqrt(squares / C + eps)
+    for piece in tl.static_range(PIECES):
+        columns = piece * PIECE + tl.arange(0, PIECE)
+        w = tl.load(weight + columns, columns < C, 0.0).to(tl.float32)
+        v = tl.load(bias + columns, columns < C, 0.0).to(tl.float32)
+        values = (parts[piece] - mean[:, None]) * scale[:, None] * w[None, :] + v[None, :]
+        at = y + ((b * ROW + i) * ROW + pairs)[:, None] * C + columns[None, :]
+        some = (pairs < N)[:, None] & (columns < C)[None, :]
+        tl.store(at, values.to(y.dtype.element_ty), some)
 
 
 @triton.jit
@@ -54,9 +67,9 @@ def _add(
 ):  # fmt: skip
     """``acc + x @ weights.T`` for some channels and a piece of the columns."""
     columns = first + tl.arange(0, PIECE)
-    at = weights + channels[:, None] * extent + columns[None, :]
-    w = tl.load(at, (channels < count)[:, None] & (columns < extent)[None, :], 0.0)
-    return _dot(x, tl.trans(w), acc, WIDE)
+    at = weights + columns[:, None] + channels[None, :] * extent
+    w = tl.load(at, (columns < extent)[:, None] & (channels < count)[None, :], 0.0)
+    return _dot(x, w, acc, WIDE)
 
 
 @triton.jit
@@ -187,18 +200,19 @@ def finish_stock(
     channels = tl.program_id(0) % chunks * CHANNELS + tl.arange(0, CHANNELS)
 
     at = products + (b * ROW + i) * ROW + pairs
-    total = tl.zeros((PAIRS,), tl.float32)
-    squares = tl.zeros((PAIRS,), tl.float32)
-    shift = total
+    shift = tl.load(at).to(tl.float32)
+    if SCALED:
+        shift *= tl.load(unit) * tl.load(unit + H)
+    totals = tl.zeros((PAIRS, PIECE), tl.float32)
+    squares = tl.zeros((PAIRS, PIECE), tl.float32)
     for at_channel in range(0, H, PIECE):
         x, some, hidden = _piece(at, at_channel, plane, H, unit, PIECE, SCALED)
-        own = tl.sum(tl.where((hidden == 0)[None, :], x, 0.0), 1)
-        shift = tl.where(at_channel == 0, own, shift)
         x = tl.where(some, x - shift[:, None], 0.0)
-        total += tl.sum(x, 1)
-        squares += tl.sum(x * x, 1)
-    mean = total / H
-    scale = tl.math.rsqrt(tl.maximum(squares / H - mean * mean, 0.0) + eps)
+        totals += x
+        squares += x * x
+    mean = tl.sum(totals, 1) / H
+    variance = tl.maximum(tl.sum(squares, 1) / H - mean * mean, 0.0)
+    scale = tl.math.rsqrt(variance + eps)
     mean += shift
 
     acc_p = tl.zeros((PAIRS, CHANNELS), tl.float32)
@@ -222,3 +236,71 @@ def finish_stock(
     result = acc_p * sigmoid(acc_g)
     at_out = out + ((b * N + i) * N + pairs)[:, None] * C + channels[None, :]
     tl.store(at_out, result.to(out.dtype.element_ty), inside[:, None] & (channels < C)[None, :])
+
+
+@triton.jit(do_not_specialize=("M", "N"))
+def gate_gradient(
+    d, p, g, mask, of_p, of_g, M, N, K, stride_dm, stride_dk, stride_mi, stride_mk,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, MASKED: tl.constexpr,
+):  # fmt: skip
+    """Of ``p * sigmoid(g) * mask``, whose gradient is d: the gradients of p and of g.
+
+    All are (M, K), contiguous but d; mask: (M / N, N), read if MASKED. Grid: cdiv(M, ROWS) *
+    cdiv(K, COLUMNS) programs.
+    """
+    tiles = tl.cdiv(K, COLUMNS)
+    rows = (tl.program_id(0) // tiles * ROWS + tl.arange(0, ROWS)).to(tl.int64)
+    columns = tl.program_id(0) % tiles * COLUMNS + tl.arange(0, COLUMNS)
+    some = (rows < M)[:, None] & (columns < K)[None, :]
+    at = rows[:, None] * stride_dm + columns.to(tl.int64)[None, :] * stride_dk
+    x = tl.load(d + at, some, 0.0).to(tl.float32)
+    if MASKED:
+        at = mask + rows // N * stride_mi + rows % N * stride_mk
+        x *= tl.load(at, rows < M, 0.0).to(tl.float32)[:, None]
+    at = rows[:, None] * K + columns[None, :]
+    gate = sigmoid(tl.load(g + at, some, 0.0).to(tl.float32))
+    factor = tl.load(p + at, some, 0.0).to(tl.float32)
+    tl.store(of_p + at, (x * gate).to(of_p.dtype.element_ty), some)
+    tl.store(of_g + at, (x * factor * gate * (1.0 - gate)).to(of_g.dtype.element_ty), some)
+
+
+@triton.jit(do_not_specialize=("M", "N"))
+def norm_gradient(
+    grad, x, weight, unit, of_x, sums, M, N, K, stride_xi, stride_xk, stride_xc,
+    stride_oi, stride_ok, stride_oc, eps,
+    ROWS: tl.constexpr, K_POWER: tl.constexpr, SCALED: tl.constexpr,
+):  # fmt: skip
+    """Of a layer norm, whose gradient is grad, (M, K), contiguous: the gradient of x.
+
+    x and of_x: (M / N, N, K), of any strides. unit: with SCALED what x's channels are multiplied
+    by first, (2, K). sums: (programs, 2, K): each program's part of the gradients of weight and
+    bias. K_POWER: a power of two, at least K. Grid: programs, any number.
+    """
+    columns = tl.arange(0, K_POWER)
+    there = columns < K
+    w = tl.load(weight + columns, there, 0.0).to(tl.float32)
+    of_weight = tl.zeros((K_POWER,), tl.float32)
+    of_bias = tl.zeros((K_POWER,), tl.float32)
+    for tile in range(tl.program_id(0), tl.cdiv(M, ROWS), tl.num_programs(0)):
+        rows = (tile * ROWS + tl.arange(0, ROWS)).to(tl.int64)
+        some = (rows < M)[:, None] & there[None, :]
+        channels = columns.to(tl.int64)[None, :]
+        at = (rows // N * stride_xi + rows % N * stride_xk)[:, None] + channels * stride_xc
+        values = tl.load(x + at, some, 0.0).to(tl.float32)
+        if SCALED:
+            u, v = tl.load(unit + columns, there, 0.0), tl.load(unit + K + columns, there, 0.0)
+            values *= (u * v)[None, :]
+        values = tl.where(some, values - (tl.sum(values, 1) / K)[:, None], 0.0)
+        scale = tl.math.rsqrt(tl.sum(values * values, 1) / K + eps)
+        values *= scale[:, None]
+        d = tl.load(grad + rows[:, None] * K + columns[None, :], some, 0.0).to(tl.float32)
+        of_weight += tl.sum(d * values, 0)
+        of_bias += tl.sum(d, 0)
+        d *= w[None, :]
+        along = tl.sum(d * values, 1) / K
+        d = (d - (tl.sum(d, 1) / K)[:, None] - values * along[:, None]) * scale[:, None]
+        at = (rows // N * stride_oi + rows % N * stride_ok)[:, None] + channels * stride_oc
+        tl.store(of_x + at, d.to(of_x.dtype.element_ty), some)
+    at = sums + tl.program_id(0) * 2 * K + columns
+    tl.store(at, of_weight, there)
+    tl.store(at + K, of_bias, there)

@@ -17,7 +17,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cache, partial
 from pathlib import Path
 from statistics import median
@@ -97,12 +97,16 @@ chosen: dict[tuple[Problem, Device], Config] = {}
 
 @cache
 def _table(device: Device) -> dict[Problem, Config]:
-    """What comes with Remora, of a device."""
+    """What comes with Remora, of a device; bf16 as fp16, which costs the same."""
     table = json.loads((_HERE / "measured.json").read_text())
-    found = {}
+    found: dict[Problem, Config] = {}
     for row in table["rows"] if table["device"] == asdict(device) else ():
         values = row["problem"] | {"orders": tuple(row["problem"]["orders"])}
-        found[Problem(**values)] = config_of(row["config"])
+        problem, config = Problem(**values), config_of(row["config"])
+        found[problem] = config
+        if (problem.dtype, problem.out_dtype) == ("float16", "float16"):
+            alike = replace(problem, dtype="bfloat16", out_dtype="bfloat16")
+            found.setdefault(alike, config)
     return found
 
 

@@ -90,9 +90,18 @@ class Insert(OfPass):
 
 @dataclass(frozen=True, kw_only=True)
 class Disable(Edit):
-    """Leave a stock pass out."""
+    """Leave a stock pass out.
+
+    trigger_: text that the stage's module has to contain.
+    """
 
     anchor: str
+    trigger_: str = ""
+
+    @property
+    def trigger(self) -> str:
+        """See ``Edit``."""
+        return self.trigger_
 
     @property
     def place(self) -> str:
@@ -278,10 +287,13 @@ class Pipeline:
             Insert(subject_=subject, stage=stage, side=where, anchor=anchor, pipeline=self.name)
         )
 
-    def disable(self, anchor: str) -> Pipeline:
-        """Leave the stock pass ``stage/pass`` or ``stage/pass#n`` out."""
+    def disable(self, anchor: str, *, trigger: str = "") -> Pipeline:
+        """Leave the stock pass ``stage/pass`` or ``stage/pass#n`` out.
+
+        trigger: text that the stage's module has to contain for this to hold.
+        """
         stage, name = self._split("disable", anchor)
-        return self._with(Disable(stage=stage, anchor=name, pipeline=self.name))
+        return self._with(Disable(stage=stage, anchor=name, trigger_=trigger, pipeline=self.name))
 
     def replace(self, anchor: str, subject: PassRef | CompiledPass | ModulePass) -> Pipeline:
         """Run a pass in the place of the stock pass ``anchor``."""

@@ -29,8 +29,12 @@ def require_barriers(call: Call) -> None:
 
 
 def barrier(call: Call, name: str, value: Any) -> Any:
-    """Check that an argument is one barrier, not an allocation of several."""
+    """Check that an argument is one barrier; an allocation of one stands for it."""
+    from remora.tlx.buffers import local_view  # which needs barriers
+
     given = call.handle(name, value, BarrierType)
+    if given.type.num == 1:
+        return local_view(given, 0, _semantic=call.semantic, _generator=call.generator)
     if given.type.num:
         call.fail(
             WrongType,

@@ -354,8 +354,8 @@ def local_load(
         src: one buffer.
         token: of a copy or a wait; only says what the load comes after.
         layout: of the tensor; None: it follows from the uses.
-        relaxed: constant. True: only the author's waits keep what copies write and this load
-            reads apart, in both directions: on CDNA the compiler puts no barrier there.
+        relaxed: constant. True: the author's waits keep apart what copies write and what this
+            load reads, in both directions: on CDNA the compiler may leave out barriers there.
         rematerialize_coordinates, rematerialize_coordinates_group: no effect here.
 
     Returns:
@@ -369,6 +369,8 @@ def local_load(
     named: dict[str, Any] = {"layout": text} if text else {}
     if call.constant("relaxed", relaxed, bool):
         named["relaxed"] = True
+    if not call.interpreted and getattr(call.semantic.builder.options, "kpack", 1) > 1:
+        named["kpack"] = call.semantic.builder.options.kpack
     return call.emit([buffer], [tl.block_type(buffer.dtype, list(buffer.shape))], **named)
 
 

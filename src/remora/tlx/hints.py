@@ -9,7 +9,8 @@ from triton.language import core as tl
 
 from remora.dsl import Call, describe, op
 from remora.dsl.reference import Machine
-from remora.errors import WrongDtype, WrongShape, WrongType
+from remora.errors import UnsupportedByTarget, WrongDtype, WrongShape, WrongType
+from remora.host import features
 from remora.tlx.storage import LOWERED_IN
 from remora.tlx.types import bits
 
@@ -18,9 +19,15 @@ Array = np.ndarray[Any, Any]
 _CLASSES = ("agpr", "vgpr")
 
 
-def on_amd(call: Call, instead: str) -> None:
-    """Refuse targets that are not AMD's."""
-    call.require_target("hip", reason="it is AMD's", instead=instead)
+def on_amd(call: Call, instead: str, reason: str = "it is AMD's") -> None:
+    """Refuse targets that are not AMD's, and releases whose stock passes lack what it takes."""
+    call.require_target("hip", reason=reason, instead=instead)
+    if not call.interpreted and not features().copies_to_lds:
+        call.fail(
+            UnsupportedByTarget,
+            f"Triton {features().version} has it not for AMD",
+            hint=f"Triton 3.8 or later; or {instead}",
+        )
 
 
 def _within(call: Call, name: str, value: Any, least: int, most: int) -> int:
@@ -162,6 +169,7 @@ def assume_uniform(call: Call, value: Any) -> Any:
         )
     if call.interpreted or call.target.backend != "hip":
         return value
+    on_amd(call, "leave it out")
     return call.emit([value], [value.type])
 
 

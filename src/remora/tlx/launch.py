@@ -30,6 +30,10 @@ from remora.pipeline import Pipeline, attach
 #: The launch option.
 OPTION = "ctas_per_cga"
 
+# Existing kernels with cluster launch control give it; it has no effect here: a grid without
+# clusters is one of clusters of one CTA.
+_LAUNCH_CLUSTER = "launch_cluster"
+
 #: The most CTAs of a cluster that every target has (CUDA C++ Programming Guide: portable).
 MOST_CTAS = 8
 
@@ -169,6 +173,7 @@ def _clustered(stock: Any) -> Any:
             return {"tuple": tl.tuple, **super().get_capture_scope()}
 
         def run(self, *args: Any, **kwargs: Any) -> Any:
+            kwargs.pop(_LAUNCH_CLUSTER, None)
             value = kwargs.pop(OPTION, None)
             if value is None:
                 return super().run(*args, **kwargs)

@@ -16,10 +16,10 @@ from triton.language import core as tl
 
 from remora.dsl import Call, op
 from remora.dsl.reference import Machine
-from remora.errors import UnsupportedByTarget, WrongDtype, WrongShape, WrongType
+from remora.errors import WrongDtype, WrongShape, WrongType
 from remora.tlx.buffers import LOWERED_IN, local_store, view
 from remora.tlx.targets import require_tensor_memory
-from remora.tlx.tcgen05 import emit_product, later_product, sum_of, unpacked
+from remora.tlx.tcgen05 import emit_product, later_product, sum_of, unpacked, whole_rows
 
 Array = np.ndarray[Any, Any]
 
@@ -58,8 +58,9 @@ def async_dot_scaled(
 
     Args:
         A: (M, K), M 128, in shared memory; of fp8 also in tensor memory.
-        B: (K, N) in shared memory, N 128 or 256. Of e2m1 two elements are a byte of uint8, the
-            first one in its low half, (M, K // 2) and (K // 2, N), and K is contiguous in both.
+        B: (K, N) in shared memory, N a multiple of 16 up to 256. Of e2m1 two elements are a byte
+            of uint8, the first one in its low half, (M, K // 2) and (K // 2, N), and K is
+            contiguous in both.
         acc: (M, N), fp32, in tensor memory: it becomes the sum.
         A_scale: of each row of A a scale for each block along K. In tensor memory (M, blocks)
             of uint8; in shared memory the same bytes in the order in which the unit reads
@@ -68,22 +69,19 @@ def async_dot_scaled(
         B_scale: the same, of each column of B: (N, blocks).
         A_format, B_format: constants: "e4m3", "e5m2" (mxfp8; they mix) or "e2m1" (both).
         use_acc, pred, mBarriers, force_async: as of ``async_dot``.
-        two_ctas: not implemented yet.
+        two_ctas: as of ``async_dot``: B is half of N, the other CTA has the rest; the scales are
+            of all of N, in both CTAs.
         out_dtype: no effect: the sum is fp32.
 
     Returns:
         ``acc``.
 
     Blocks are 32 with ue8m0 scales, uint8; or 16 of e2m1 with ue4m3 scales, uint8 or (in
-    shared memory) fp8e4nv. K is a multiple of four blocks.
+    shared memory) fp8e4nv. A row has a multiple of four scales, of which those past K do not
+    count, and there are those of 128 rows at least. K is a multiple of 32 of fp8, of 64 of e2m1.
     """
     require_tensor_memory(call)
-    if call.constant("two_ctas", two_ctas, bool):
-        call.fail(
-            UnsupportedByTarget,
-            "block-scaled products of two CTAs are not implemented yet",
-            hint="leave two_ctas out",
-        )
+    pair = call.constant("two_ctas", two_ctas, bool)
     a, b = view(call, "A", A, tensor_memory=True), view(call, "B", B)
     total = sum_of(call, acc)
     formats = [_format(call, n, f, x) for n, f, x in (("A", A_format, a), ("B", B_format, b))]
@@ -97,7 +95,7 @@ def async_dot_scaled(
         call.fail(
             WrongType, "A of e2m1 is in tensor memory", hint="keep it in tlx.storage_kind.smem"
         )
-    m, n, k = _check_shapes(call, a, b, total, FORMATS[formats[0]][1])
+    m, n, k = _check_shapes(call, a, b, total, FORMATS[formats[0]][1], pair)
     scales = [
         view(call, name, given, tensor_memory=True)
         for name, given in (("A_scale", A_scale), ("B_scale", B_scale))
@@ -114,7 +112,7 @@ def async_dot_scaled(
         )
     return emit_product(
         call, tensor_dot_scaled, [a, b, total, *scales], use_acc, pred, mBarriers,
-        False, force_async, formats=tuple(formats), block=blocks.pop(),
+        pair, force_async, formats=tuple(formats), block=blocks.pop(),
     )  # fmt: skip
 
 
@@ -137,7 +135,9 @@ def _format(call: Call, name: str, given: Any, operand: Any) -> str:
     return text
 
 
-def _check_shapes(call: Call, a: Any, b: Any, total: Any, packed: int) -> tuple[int, int, int]:
+def _check_shapes(
+    call: Call, a: Any, b: Any, total: Any, packed: int, pair: bool
+) -> tuple[int, int, int]:
     """M, N and K in elements."""
     if len(a.shape) != 2 or len(b.shape) != 2 or a.shape[1] != b.shape[0]:
         call.fail(
@@ -145,7 +145,14 @@ def _check_shapes(call: Call, a: Any, b: Any, total: Any, packed: int) -> tuple[
             f"A is of shape {a.shape} and B of {b.shape}",
             hint="A is (M, K) and B is (K, N); of e2m1 both have K // 2",
         )
-    (m, k), n = a.shape, b.shape[1]
+    (m, k), n = a.shape, b.shape[1] * (2 if pair else 1)
+    step = 32 * packed
+    if k * packed % step:
+        call.fail(
+            WrongShape,
+            f"K has to be a multiple of {step}, it is {k * packed}",
+            hint="one instruction multiplies as many",
+        )
     if total.shape != (m, n):
         call.fail(
             WrongShape, f"acc is of shape {total.shape}, the product of {(m, n)}", hint="(M, N)"
@@ -156,10 +163,11 @@ def _check_shapes(call: Call, a: Any, b: Any, total: Any, packed: int) -> tuple[
             f"acc is of {total.dtype}, block-scaled products are summed in fp32",
             hint="allocate it with tl.float32",
         )
-    if m != _ROWS or n % _ROWS or n > 256:
+    least = 32 if pair else 16
+    if m != _ROWS or n % least or n > 256:
         call.fail(
             WrongShape,
-            f"M has to be 128 and N 128 or 256, they are {m} and {n}",
+            f"M has to be 128 and N a multiple of {least} up to 256, they are {m} and {n}",
             hint="several products make a larger one",
         )
     return m, n, k * packed
@@ -181,26 +189,35 @@ def _block(call: Call, name: str, scale: Any, rows: int, k: int, format_: str) -
             f"{name} is of fp8e4nv in tensor memory",
             hint="allocate scales in tensor memory with tl.uint8: their bytes are what counts",
         )
-    count = int(np.prod(kind.shape))
-    block = next((v for v in (32, 16) if count * v == rows * k), None)
     allowed = (16, 32) if format_ == "e2m1" else (32,)
-    wanted = " or ".join(f"{rows * k // v:,} (blocks of {v})" for v in allowed)
-    flat = kind.in_tensor_memory and block and kind.shape != (rows, k // block)
-    if block not in allowed or flat or (nvfp4 and block != 16):
-        shapes = " or ".join(f"{(rows, k // v)}" for v in allowed)
+    sizes = {block: _size(rows, k, block) for block in allowed}
+    fits = [
+        block
+        for block, size in sizes.items()
+        if int(np.prod(kind.shape)) == size[0] * size[1]
+        and (not kind.in_tensor_memory or _same_order(whole_rows(kind.shape), size))
+        and not (nvfp4 and block != 16)
+    ]
+    if not fits:
+        wanted = " or ".join(f"{size} for blocks of {block}" for block, size in sizes.items())
         call.fail(
             WrongShape,
-            f"{name} is {kind}; {rows} rows of {k} elements of {format_} have {wanted} scales",
-            hint=f"in tensor memory {shapes}; in shared memory as many bytes, in the unit's order",
+            f"{name} is {kind}; the scales of {rows} rows of {k} elements of {format_} are "
+            f"{wanted}",
+            hint="in tensor memory of that shape; in shared memory as many bytes, in the unit's "
+            "order",
         )
-    assert block is not None
-    if k % (_SCALES * block):
-        call.fail(
-            WrongShape,
-            f"K has to be a multiple of {_SCALES * block} for blocks of {block}, it is {k}",
-            hint="the unit reads four scales of a row at a time",
-        )
-    return block
+    return fits[0]
+
+
+def _size(rows: int, k: int, block: int) -> tuple[int, int]:
+    """Rows and blocks of scales as the unit reads them: 128 rows by 4 at a time."""
+    return max(rows, _ROWS), -(-k // (_SCALES * block)) * _SCALES
+
+
+def _same_order(one: tuple[int, int], other: tuple[int, int]) -> bool:
+    """Whether scales of two shapes lie in tensor memory alike: one after the other, or the same."""
+    return one == other or all(_ROWS in size[:1] or _SCALES in size[1:] for size in (one, other))
 
 
 @op("tlx.tensor_dot_scaled", lowered_in=LOWERED_IN)
@@ -242,11 +259,20 @@ def _numbers(matrix: Array, format_: str) -> Array:
 
 def _scales(scales: Array, shape: tuple[int, ...], block: int) -> Array:
     """(rows, blocks) in fp32."""
-    size = (shape[0], shape[1] // block)
+    size = _size(shape[0], shape[1], block)
     raw = scales.view(np.uint8)
-    raw = raw if raw.shape == size else unpacked(raw, size)
+    if raw.ndim == 2:
+        whole = whole_rows(raw.shape)
+        raw = raw.reshape(whole)
+        if whole != size:
+            blocks = raw.reshape(-1, _ROWS, whole[1] // _SCALES, _SCALES).swapaxes(1, 2)
+            raw = blocks.reshape(-1, size[1] // _SCALES, _ROWS, _SCALES).swapaxes(1, 2)
+            raw = raw.reshape(size)
+    else:
+        raw = unpacked(raw, size)
     kind = ml_dtypes.float8_e4m3fn if block == 16 else ml_dtypes.float8_e8m0fnu
-    return np.ascontiguousarray(raw).view(kind).astype(np.float32)
+    count = shape[1] // block
+    return np.ascontiguousarray(raw[: shape[0], :count]).view(kind).astype(np.float32)
 
 
 @triton.jit

@@ -333,10 +333,16 @@ def tmem_copy(call: Call, src: Any, dst: Any) -> None:
 @tmem_copy.reference
 def _copy(machine: Machine, source: Any, to: Any, scales: bool) -> None:
     def run() -> None:
-        to[...] = unpacked(source, to.shape) if scales else source
+        to[...] = unpacked(source, whole_rows(to.shape)).reshape(to.shape) if scales else source
 
     machine.later(QUEUE, run, reads=[source], writes=[to], in_order=True)
     machine.close_group(QUEUE)
+
+
+def whole_rows(shape: tuple[int, ...]) -> tuple[int, int]:
+    """The shape of scales as the matrix unit has them: fewer rows than 128 are 128 of fewer."""
+    rows, length = shape
+    return (rows, length) if rows >= 128 else (128, rows * length // 128)
 
 
 def unpacked(source: Any, shape: tuple[int, int]) -> Any:

@@ -24,6 +24,6 @@ module attributes {"ttg.num-ctas" = 1 : i32, "ttg.num-warps" = 4 : i32, ttg.targ
 // CHECK:      %[[ANSWER:.*]] = ttg.memdesc_index %[[A]]
 // CHECK:      builtin.unrealized_conversion_cast %[[ANSWER]]
 // CHECK:      llvm.inline_asm has_side_effects {{.*}}elect.sync {{.*}}@once clusterlaunchcontrol.try_cancel.async.shared::cta.mbarrier::complete_tx::bytes.b128 [$0], [$1];
-// CHECK:      %[[Y:.*]] = llvm.inline_asm has_side_effects {{.*}}get_first_ctaid::y{{.*}} -> i32
+// CHECK:      %[[Y:.*]] = llvm.inline_asm has_side_effects {{.*}}get_first_ctaid.v4.b32.b128 {_, $0, _, _}{{.*}} -> i32
 // CHECK:      llvm.inline_asm has_side_effects {{.*}}fence.proxy.async.shared::cta;
 // CHECK:      tt.return %[[Y]] : i32

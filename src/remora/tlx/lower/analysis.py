@@ -247,7 +247,8 @@ def _loaded(
         layout = padded(shape, bits, order, inner_is_k)
         if layout is not None:
             return layout
-    return analysis.operand_layout(shape, bits, operand, order)
+    together = use.op.attributes.get("kpack", 1)
+    return analysis.operand_layout(shape, bits, operand, order, together)
 
 
 @analysis("tlx")
@@ -598,9 +599,17 @@ class TlxAnalysis:
         return peak * 17 // 16 > LDS_BYTES
 
     def operand_layout(
-        self, shape: tuple[int, ...], width: int, operand: int, order: tuple[int, ...]
+        self,
+        shape: tuple[int, ...],
+        width: int,
+        operand: int,
+        order: tuple[int, ...],
+        together: int = 1,
     ) -> SharedLayout | None:
-        """The layout for a ``tl.dot`` operand that is loaded from the buffer."""
+        """The layout for a ``tl.dot`` operand that is loaded from the buffer.
+
+        together: operands of that many MFMA that a lane loads at once (the option ``kpack``).
+        """
         target = self.lowering.target
         k_contiguous = order[0] == (1 if operand == 0 else 0)
         if target.backend == "cuda":
@@ -609,7 +618,8 @@ class TlxAnalysis:
         if not k_contiguous and target.arch != "gfx950":
             return SwizzledShared.plain(order)
         banks = 64 if target.arch == "gfx950" else 32
-        return SwizzledShared.for_operand(shape, width, mfma_vector(target, width), order, banks)
+        vector = mfma_vector(target, width) * together
+        return SwizzledShared.for_operand(shape, width, vector, order, banks)
 
     def multiplied_as(self, value: SSAValue) -> int | None:
         """0 or 1 where the value is that operand of a ``tl.dot``, through conversions."""

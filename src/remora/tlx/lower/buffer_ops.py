@@ -8,7 +8,7 @@ from xdsl.dialects.builtin import TensorType
 from xdsl.ir import Attribute, SSAValue
 
 from remora.dsl.lowering import CustomOp, Lowering
-from remora.errors import UnsupportedByTarget
+from remora.errors import UnsupportedByTarget, WrongShape
 from remora.ir.alignment import element_bytes
 from remora.ir.build import Builder, attribute, i32
 from remora.tlx.buffer_ops import (
@@ -17,9 +17,10 @@ from remora.tlx.buffer_ops import (
     buffer_load_to_local,
     buffer_store,
 )
-from remora.tlx.lower.hip import DIRECT, direct_bytes, known_bytes
-from remora.tlx.lower.layouts import with_encoding
+from remora.tlx.lower.hip import DIRECT, direct_bytes, is_direct, known_bytes
+from remora.tlx.lower.layouts import order_of, with_encoding
 from remora.tlx.lower.mfma import named
+from remora.tlx.lower.padding import written_in_a_row
 from remora.tlx.lower.shared import carrying_load, erase_load, masked_load, segments, token
 
 #: mlir::triton::CacheModifier
@@ -35,12 +36,16 @@ class _Place:
     carries them.
     """
 
-    def __init__(self, op: CustomOp, builder: Builder, offsets: SSAValue) -> None:
+    def __init__(
+        self, op: CustomOp, builder: Builder, offsets: SSAValue, layout: str | None = None
+    ) -> None:
         load = carrying_load(op)
         pointer, mask, other = masked_load(load)
         required = named(offsets)
         of: Any = (required or pointer).type
         self.layout, self._builder = str(of.encoding), builder
+        if required is None and layout:
+            self.layout = layout
         self.offsets = required or self.here(offsets)
         self.mask = None if mask is None else self.here(mask)
         self.other = None if other is None else self.here(other)
@@ -111,8 +116,18 @@ def lower_add(op: CustomOp, builder: Builder, lowering: Lowering) -> SSAValue:
     """``amdg.buffer_atomic_rmw``."""
     load = carrying_load(op)
     _, base, offsets, value = op.operands
-    place = _Place(op, builder, offsets)
     kind: Any = op.results[0].type
+    _, mask, _ = masked_load(load)
+    if kind.element_type.bitwidth == 16 and mask is not None:
+        contiguous = (order_of(mask.type) or (len(kind.get_shape()) - 1,))[0]
+        if lowering.analysis.alignment.of(mask).constancy[contiguous] < 2:
+            raise WrongShape(
+                f"tlx.buffer_atomic_add: two elements of {kind.element_type} are added at once, "
+                "and the mask is not shown to be one for both",
+                where=op.where,
+                hint="a bound that 2 divides, or tl.atomic_add(ptr + offsets, value, mask)",
+            )
+    place = _Place(op, builder, offsets)
     before = builder.value(
         "amdg.buffer_atomic_rmw",
         [base, place.offsets, place.here(value), *_given(place.mask)], place.of(kind),
@@ -135,7 +150,7 @@ def lower_copy(op: CustomOp, builder: Builder, lowering: Lowering) -> SSAValue:
     load = carrying_load(op)
     _, buffer, base, offsets = op.operands
     contiguous = lowering.analysis.layout_of(buffer).order[0]
-    if not direct_bytes(op, lowering.analysis, contiguous):
+    if not is_direct(op, lowering.analysis):
         known = known_bytes(op, lowering.analysis, contiguous)
         widths = " or ".join(map(str, sorted(DIRECT.get(str(lowering.target.arch), ()))))
         raise UnsupportedByTarget(
@@ -145,8 +160,13 @@ def lower_copy(op: CustomOp, builder: Builder, lowering: Lowering) -> SSAValue:
             hint="say what is known with tl.multiple_of, tl.max_contiguous or contiguity=, or use "
             "tlx.async_load, which copies through registers where it has to",
         )
-    place = _Place(op, builder, offsets)
     size = element_bytes(load.operands[0].type)
+    vector = direct_bytes(op, lowering.analysis, contiguous) // size
+    memdesc = lowering.analysis.described(buffer)
+    warps = lowering.num_warps_at(op.op)
+    # Stock Triton fits only other copies to what each warp can write.
+    in_a_row = written_in_a_row(memdesc.layout, memdesc.whole, vector, warps)
+    place = _Place(op, builder, offsets, in_a_row if memdesc.whole == memdesc.shape else None)
     widest = max(op.attributes["contiguity"], 1)
     builder.op(
         "amdg.buffer_load_to_local",

@@ -67,9 +67,10 @@ def is_direct(op: CustomOp, analysis: TlxAnalysis) -> bool:
     if analysis.lowering.target.arch != "gfx942":
         return True
     # Stock Triton fits the layout of the loads to that of the buffer on gfx950 only.
-    kind: Any = op.operands[0].type
+    kind: Any = carrying_load(op).operands[0].type
     plain = isinstance(layout, SwizzledShared) and layout.max_phase == 1
-    return plain and order_of(kind) == layout.order
+    width = run_of(kind, layout.order[0]) * element_bytes(kind)
+    return plain and order_of(kind) == layout.order and width == 4
 
 
 @async_load.lowering("hip")

@@ -44,12 +44,14 @@ def lower_query(op: CustomOp, builder: Builder, lowering: Lowering) -> SSAValue:
     answer is written by the asynchronous proxy: a fence comes between.
     """
     axis = "xyz"[op.attributes["axis"]]
+    first = ", ".join("$0" if axis == each else "_" for each in "xyz_")
     text = (
         "{\n\t.reg .pred taken;\n\t.reg .b128 answer;\n\t.reg .b32 place;\n"
         "\tld.shared.b128 answer, [$1];\n"
         "\tclusterlaunchcontrol.query_cancel.is_canceled.pred.b128 taken, answer;\n"
         "\tmov.b32 $0, -1;\n"
-        f"\t@taken clusterlaunchcontrol.query_cancel.get_first_ctaid::{axis}.b32.b128 $0, answer;\n"
+        "\t@taken clusterlaunchcontrol.query_cancel.get_first_ctaid.v4.b32.b128 "
+        f"{{{first}}}, answer;\n"
         f"\tmov.u32 place, %cluster_ctaid.{axis};\n"
         "\t@taken add.s32 $0, $0, place;\n}"
     )

@@ -200,7 +200,7 @@ def _check_instruction(parent: str, kinds: list[Any], lowering: Lowering, where:
             where=where,
             hint=f"version={newest} with one of {have}",
         )
-    depth = kinds[0].get_shape()[1]
+    depth = kinds[0].get_shape()[-1]
     if depth % k:
         raise WrongShape(
             f"K of a product is {depth}, the instruction multiplies {k}",
@@ -272,13 +272,13 @@ def _tile(layout: str) -> tuple[int, ...]:
     _, m, n, _ = _instruction(layout)
     warps = re.search(r"warpsPerCTA = \[([\d, ]+)\]", layout)
     assert warps is not None
-    (*_, along_m, along_n) = map(int, warps[1].split(","))
+    (*batch, along_m, along_n) = map(int, warps[1].split(","))
     if operand := re.search(r"#ttg\.dot_op<\{opIdx = (\d)", layout):
         width = re.search(r"kWidth = (\d+)", layout)
         assert width is not None
         depth = max(int(width[1]) * 64 // min(m, n), 1)
-        return (m * along_m, depth) if operand[1] == "0" else (depth, n * along_n)
-    return (m * along_m, n * along_n)
+        return (*batch, *((m * along_m, depth) if operand[1] == "0" else (depth, n * along_n)))
+    return (*batch, m * along_m, n * along_n)
 
 
 def _check_slice(op: Operation, source: SSAValue, shape: Any, offsets: Any) -> None:
@@ -292,7 +292,7 @@ def _check_slice(op: Operation, source: SSAValue, shape: Any, offsets: Any) -> N
         if extent != size and (extent % step or begin % step):
             raise WrongShape(
                 f"tlx.extract_slice: {tuple(shape)} at {tuple(offsets)} of {whole.get_shape()} "
-                f"cuts what the warps hold together, {tile[0]} by {tile[1]} elements",
+                f"cuts what the warps hold together, {' by '.join(map(str, tile))} elements",
                 where=source_line(op.location),
                 hint="make extents and offsets multiples of that, or release the layout",
             )

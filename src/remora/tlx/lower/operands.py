@@ -25,20 +25,32 @@ class LoadAsOperands(ModulePass):
     """See the module."""
 
     name = "tlx-load-as-operands"
-    trigger = "remora:tlx.local_load"
+    trigger = "remora:tlx."
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         """Give loads, and all that they become, the layout that all of their uses convert to."""
-        for load in [o for o in op.walk() if op_name(o) == "ttg.local_load"]:
-            values, uses = _closure(load)
+        for load in [o for o in op.walk() if _is_source(o)]:
+            if load.parent is None:
+                continue  # taken out with another one
+            values, entries, uses = _closure(load)
             wanted = {use.results[0].type for use in uses}
             if len(wanted) != 1 or not _is_operand(kind := wanted.pop()):
                 continue
+            converted = [e for e in entries if op_name(e) == "ttg.convert_layout"]
+            if any(e.operands[0].type != kind for e in converted):
+                continue
             for value in values:
                 set_type(value, kind)
-            for use in uses:
-                use.results[0].replace_all_uses_with(use.operands[0])
-                erase(use)
+            for redundant in (*uses, *converted):
+                redundant.results[0].replace_all_uses_with(redundant.operands[0])
+                erase(redundant)
+
+
+def _is_source(op: Operation) -> bool:
+    """A load from shared memory, or a value that is in an operand's layout and leaves it."""
+    if op_name(op) == "ttg.convert_layout":
+        return _is_operand(op.operands[0].type) and not _is_operand(op.results[0].type)
+    return op_name(op) == "ttg.local_load"
 
 
 def _is_operand(kind: Attribute) -> bool:
@@ -46,12 +58,15 @@ def _is_operand(kind: Attribute) -> bool:
     return str(encoding).startswith("#ttg.dot_op<")
 
 
-def _closure(load: Operation) -> tuple[list[SSAValue], list[Operation]]:
-    """What a load and other loads become together by control flow, and the conversions of it.
+def _closure(
+    load: Operation,
+) -> tuple[list[SSAValue], list[Operation], list[Operation]]:
+    """What a load and others become together by control flow: values, loads, conversions of them.
 
     No conversions where something else reads one of the values or becomes one of them.
     """
     values: dict[SSAValue, None] = {}
+    entries: dict[Operation, None] = {}
     uses: dict[Operation, None] = {}
     work: list[SSAValue] = [load.results[0]]
     while work:
@@ -64,13 +79,14 @@ def _closure(load: Operation) -> tuple[list[SSAValue], list[Operation]]:
             if op_name(use.operation) == "ttg.convert_layout":
                 uses[use.operation] = None
             elif not joins(use.operation, use.index):
-                return [], []
+                return [], [], []
         owner = value.owner
-        if isinstance(owner, Operation) and op_name(owner) == "ttg.local_load":
+        if isinstance(owner, Operation) and _is_source(owner):
+            entries[owner] = None
             sources: list[SSAValue] = []
         else:
             sources = [op.operands[index] for op, index in joined_into(value)]
             if not sources:
-                return [], []
+                return [], [], []
         work += [*further, *sources]
-    return list(values), list(uses)
+    return list(values), list(entries), list(uses)

@@ -48,6 +48,49 @@ def padded(
     return None
 
 
+def bases_of(layout: SharedLayout, shape: Sequence[int]) -> list[tuple[int, ...]] | None:
+    """For each bit of an offset into a buffer, the step along each dimension; padding aside."""
+    if isinstance(layout, LinearShared):
+        return list(layout.offsets)
+    if not isinstance(layout, SwizzledShared):
+        return None
+    bases = []
+    for position, dim in enumerate(layout.order):
+        for bit in range(shape[dim].bit_length() - 1):
+            step = [0] * len(shape)
+            step[dim] = 1 << bit
+            if position == 1:
+                step[layout.order[0]] ^= (
+                    (1 << bit) // layout.per_phase % layout.max_phase * layout.vec
+                )
+            bases.append(tuple(step))
+    return bases
+
+
+def written_in_a_row(
+    layout: SharedLayout, shape: Sequence[int], vector: int, warps: int
+) -> str | None:
+    """The layout of loads with which each warp fills LDS in a row, ``vector`` elements a lane.
+
+    None where the buffer is smaller than what a warp writes at once.
+    """
+    bases = bases_of(layout, shape)
+    first = vector.bit_length() - 1
+    if bases is None or len(bases) < first + 6:
+        return None
+    lanes, rest = bases[first : first + 6], bases[first + 6 :]
+    count = warps.bit_length() - 1
+    of_warps = [*rest[:count], *[(0,) * len(shape)] * (count - len(rest))]
+
+    def text(steps: Sequence[tuple[int, ...]]) -> str:
+        return str([list(step) for step in steps])
+
+    return (
+        f"#ttg.linear<{{register = {text([*bases[:first], *rest[count:]])}, lane = {text(lanes)}, "
+        f"warp = {text(of_warps)}, block = []}}>"
+    )
+
+
 def address(layout: SharedLayout, shape: Sequence[int], bits: int, at: Sequence[int]) -> int:
     """The byte of an element in a buffer."""
     size = bits // 8

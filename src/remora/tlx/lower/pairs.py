@@ -106,9 +106,30 @@ _COMMIT = (
 )
 
 
+@dataclass(frozen=True)
+class Scaling:
+    """What the instructions of a block-scaled product have besides.
+
+    kind: PTX's. instructions: for each step the instruction descriptor, without which operand
+    is transposed. places: for each step, where the scales are. copies: lines before the product.
+    operands: what places and copies name, from ``$first`` on.
+    """
+
+    kind: str
+    instructions: Sequence[int]
+    places: Sequence[str]
+    copies: Sequence[str]
+    operands: Sequence[SSAValue]
+
+    @staticmethod
+    def first(bars: Sequence[SSAValue]) -> int:
+        """The number of the first of ``operands``, in a product with these barriers."""
+        return 6 + len(bars)
+
+
 def lower_product(
     op: CustomOp, builder: Builder, lowering: Lowering,
-    use_acc: SSAValue, pred: SSAValue, bars: Sequence[SSAValue],
+    use_acc: SSAValue, pred: SSAValue, bars: Sequence[SSAValue], scaling: Scaling | None = None,
 ) -> None:  # fmt: skip
     """The instructions of a product, and the arrivals at its barriers: one thread of one CTA."""
     a, b, total = op.operands[:3]
@@ -118,7 +139,17 @@ def lower_product(
     first = None if kinds[0].in_tensor_memory else _read(op, "A", kinds[0], 1)
     second = _read(op, "B", kinds[1], 0)
     transposed = (first is not None and first.transposed, second.transposed)
-    instruction = instruction_descriptor(2 * m, n, elements[:2], elements[2], transposed)
+    if scaling is None:
+        kind = _KINDS[elements[0]][0]
+        whole = instruction_descriptor(2 * m, n, elements[:2], elements[2], transposed)
+        instructions = [str(whole)] * len(second.offsets)
+    else:
+        kind = scaling.kind
+        turned = transposed[0] << 15 | transposed[1] << 16
+        instructions = [
+            f"{one | turned}, {places}"
+            for one, places in zip(scaling.instructions, scaling.places, strict=True)
+        ]
     left = _descriptor(builder, a, kinds[0], first) if first else tensor_address(builder, a)
     right = _descriptor(builder, b, kinds[1], second)
     lines = []
@@ -130,8 +161,8 @@ def lower_product(
             where = "left"
         lines.append(f"add.s64 right, $2, {offset >> 4};")
         lines.append(
-            f"@once tcgen05.mma.cta_group::2.kind::{_KINDS[elements[0]][0]} "
-            f"[$0], {where}, right, {instruction}, sum;"
+            f"@once tcgen05.mma.cta_group::2.kind::{kind} "
+            f"[$0], {where}, right, {instructions[step]}, sum;"
         )
         if not step:
             lines.append("setp.eq.b32 sum, 0, 0;")
@@ -142,6 +173,9 @@ def lower_product(
         lines = [line.replace("[left", "[$1") for line in lines]
     addresses = [shared_address(builder, bar) for bar in bars]
     lines += [f"@once {_COMMIT}[${6 + i}], $5;" for i in range(len(bars))]
+    if scaling is not None:
+        lines = [*scaling.copies, *lines]
+        addresses += scaling.operands
     _once(
         builder, lines,
         [tensor_address(builder, total), left, right, use_acc, _first_warp(builder, leading, pred),
@@ -197,15 +231,17 @@ def _read(op: CustomOp, name: str, memdesc: MemDesc, k_dim: int) -> Operand:
 
 def _descriptor(builder: Builder, buffer: SSAValue, kind: MemDesc, operand: Operand) -> SSAValue:
     """The matrix descriptor of a buffer, an i64."""
+    return descriptor(builder, piece_address(builder, buffer, kind, (0, 0)), operand.constant)
+
+
+def descriptor(builder: Builder, address: SSAValue, constant: int) -> SSAValue:
+    """The matrix descriptor of an address in shared memory, an i64; the rest is constant."""
     i64 = attribute("i64")
-    address = piece_address(builder, buffer, kind, (0, 0))
     units = builder.value("arith.shrui", [address, builder.constant(4)], address.type)
     units = builder.value("arith.andi", [units, builder.constant(0x3FFF)], address.type)
     wide = builder.value("arith.extui", [units], i64)
-    constant = IntegerAttr(operand.constant, IntegerType(64))
-    return builder.value(
-        "arith.ori", [wide, builder.value("arith.constant", [], i64, {"value": constant})], i64
-    )
+    rest = {"value": IntegerAttr(constant, IntegerType(64))}
+    return builder.value("arith.ori", [wide, builder.value("arith.constant", [], i64, rest)], i64)
 
 
 def _first_warp(builder: Builder, *predicates: SSAValue) -> SSAValue:

@@ -12,8 +12,9 @@ from xdsl.ir import SSAValue
 from remora.dsl.lowering import CustomOp, Lowering
 from remora.ir.build import Builder, attribute, i32
 from remora.tlx.buffers import local_view
-from remora.tlx.lower import shared
+from remora.tlx.lower import pairs, shared
 from remora.tlx.lower.analysis import TlxAnalysis, Use, wants
+from remora.tlx.lower.assembly import shared_address
 from remora.tlx.lower.layouts import Layout, MemDesc, NvmmaShared
 from remora.tlx.lower.shared import segments
 from remora.tlx.lower.tcgen05 import flags, ordered_scales
@@ -44,6 +45,11 @@ def _wish(
 def lower_product(op: CustomOp, builder: Builder, lowering: Lowering) -> None:
     """``ttng.tc_gen5_mma_scaled``, of scales in tensor memory."""
     use_acc, pred, bars = flags(op, builder, 5)
+    pairs.check(lowering)
+    if op.attributes["pair"]:
+        scaling = _scaling_of_pair(op, builder, lowering, pairs.Scaling.first(bars))
+        pairs.lower_product(op, builder, lowering, use_acc, pred, bars, scaling)
+        return
     always = [builder.constant(1, 1) for _ in bars]
     kinds = [i32(FORMATS[name][2]) for name in op.attributes["formats"]]
     properties: dict[str, Any] = {
@@ -60,6 +66,75 @@ def lower_product(op: CustomOp, builder: Builder, lowering: Lowering) -> None:
     ]
     operands = [*op.operands[:3], *scales, use_acc, pred, *bars, *always]
     builder.op("ttng.tc_gen5_mma_scaled", operands, [], properties)
+
+
+# Of the instruction descriptor of block-scaled products: A's and B's formats.
+_KINDS = {"e4m3": 0, "e5m2": 1, "e2m1": 1}
+
+
+def _scaling_of_pair(
+    op: CustomOp, builder: Builder, lowering: Lowering, first: int
+) -> pairs.Scaling:
+    """The scales of a product of two CTAs; each CTA's copies are of its own shared memory.
+
+    In tensor memory 128 rows by 4 scales are 4 columns; of each 4 scales, first all rows.
+    """
+    formats, block = op.attributes["formats"], op.attributes["block"]
+    packed = FORMATS[formats[0]][1]
+    a, _, total = (lowering.analysis.described(v) for v in op.operands[:3])
+    m, n = total.shape
+    copied = []
+    for value, rows in zip(op.operands[3:5], (m, n), strict=True):
+        kind: MemDesc = lowering.analysis.described(value)
+        size = (max(rows, 128), math.prod(kind.shape) // max(rows, 128))
+        place, source = value, None
+        if not kind.in_tensor_memory:
+            place = builder.value(
+                "ttng.tmem_alloc", [], MemDesc(size, attribute("i8"), TensorScales()).type
+            )
+            source = value
+            lowering.analysis.reached.append(value)
+        copied.append((place, source, len(kind.shape), size))
+    # All are allocated before one is used: what is written out lasts as long as all its operands.
+    operands: list[SSAValue] = []
+    lines = []
+    for place, source, rank, (rows, length) in copied:
+        at = first + len(operands)
+        operands.append(pairs.tensor_address(builder, place))
+        if source is None:
+            continue
+        operands.append(pairs.descriptor(builder, shared_address(builder, source, rank), _SCALES))
+        for row in range(rows // 128):
+            for column in range(length // 4):
+                chunk = row * (length // 4) + column
+                lines.append(f"add.s64 left, ${at + 1}, {chunk * 512 >> 4};")
+                lines.append(
+                    "@once tcgen05.cp.cta_group::2.32x128b.warpx4 "
+                    f"[${at} + {4 * (column * (rows // 128) + row)}], left;"
+                )
+    names = [first, first + (1 if copied[0][1] is None else 2)]
+    each = 32 * packed // block  # scales of a row that an instruction reads
+    instructions, places = [], []
+    for step in range(a.shape[1] // 32):
+        column, which = divmod(step * each, 4)
+        instructions.append(
+            which << 4 | _KINDS[formats[0]] << 7 | _KINDS[formats[1]] << 10 | n >> 3 << 17
+            | (block == 32) << 23 | 2 * m >> 4 << 24 | which << 29
+        )  # fmt: skip
+        places.append(
+            ", ".join(
+                f"[${name} + {column * rows // 128 * 4}]"
+                for name, (*_, (rows, _)) in zip(names, copied, strict=True)
+            )
+        )
+    kind_ = {1: "mxf8f6f4", 2: "mxf4" if block == 32 else "mxf4nvf4"}[packed]
+    return pairs.Scaling(
+        f"{kind_}.block_scale.scale_vec::{each}X", instructions, places, lines, operands
+    )
+
+
+#: Of the matrix descriptor of scales: 8 rows of 16 bytes follow each other, not swizzled.
+_SCALES = 8 << 32 | 1 << 46
 
 
 @local_view.lowering(*BLACKWELL)
@@ -81,13 +156,15 @@ def _scales(
     The unit works in order: the copy is there for the product, and does not hurt the last one.
     """
     kind: MemDesc = lowering.analysis.described(value)
+    count = math.prod(kind.shape)
+    rows = max(rows, 128)
     element = attribute("f8E4M3FN" if op.attributes["block"] == 16 else "i8")
     if not kind.in_tensor_memory:
-        shape = (rows, math.prod(kind.shape) // rows)
-        kind = MemDesc(shape, kind.element, TensorScales())
+        kind = MemDesc((rows, count // rows), kind.element, TensorScales())
         place = builder.value("ttng.tmem_alloc", [], kind.type)
         builder.op("ttng.tmem_copy", [ordered_scales(builder, value, kind), place])
         value = place
-    if kind.element == element:
+    read = replace(kind, shape=(rows, count // rows), element=element)
+    if read == kind:
         return value
-    return builder.value("ttg.memdesc_reinterpret", [value], replace(kind, element=element).type)
+    return builder.value("ttg.memdesc_reinterpret", [value], read.type)

@@ -15,7 +15,7 @@ from remora.tlx.lower.analysis import TlxAnalysis, Use, wants
 from remora.tlx.lower.layouts import Layout, LinearShared, MemDesc, NvmmaShared, memdesc
 from remora.tlx.lower.shared import segments
 from remora.tlx.lower.tensor_layouts import TensorMatrix, scales_order
-from remora.tlx.tcgen05 import tcgen05_commit, tensor_dot, tmem_copy
+from remora.tlx.tcgen05 import tcgen05_commit, tensor_dot, tmem_copy, whole_rows
 from remora.tlx_plugin import BLACKWELL
 
 
@@ -94,7 +94,10 @@ def lower_copy(op: CustomOp, builder: Builder, lowering: Lowering) -> None:
     source, to = op.operands
     if op.attributes["scales"]:
         kind: MemDesc = lowering.analysis.described(to)
-        source = ordered_scales(builder, source, kind)
+        whole = replace(kind, shape=whole_rows(kind.shape))
+        if whole.shape != kind.shape:
+            to = builder.value("ttg.memdesc_reinterpret", [to], whole.type)
+        source = ordered_scales(builder, source, whole)
     builder.op("ttng.tmem_copy", [source, to])
 
 

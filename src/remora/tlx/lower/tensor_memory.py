@@ -9,7 +9,7 @@ from xdsl.dialects.builtin import TensorType
 from xdsl.ir import Operation, SSAValue
 
 from remora.dsl.lowering import CustomOp, Lowering
-from remora.errors import ConflictingLayouts
+from remora.errors import ConflictingLayouts, WrongShape
 from remora.host import features
 from remora.ir.build import Builder, attribute, i32, inherent, op_name
 from remora.tlx.buffers import local_alloc, local_load, local_store
@@ -178,5 +178,12 @@ def _held(op: CustomOp, kind: Any, lowering: Lowering, matrix: SSAValue) -> Any:
     """A tensor's type in the layout in which a matrix in tensor memory is read and written."""
     warps = lowering.num_warps_at(op.op)
     if isinstance(lowering.analysis.described(matrix).layout, TensorScales):
+        rows = kind.get_shape()[0]
+        if rows % 128:
+            raise WrongShape(
+                f"{op.name}: scales of {rows} rows are not in the order of a tensor",
+                where=op.where,
+                hint="use 128 rows, or tlx.tmem_copy from shared memory",
+            )
         return with_encoding(kind, scale_registers_of(kind.get_shape(), warps))
     return with_encoding(kind, registers_of(kind.get_shape(), kind.element_type.bitwidth, warps))

@@ -1,0 +1,311 @@
+"""Attention, backward, for Hopper: a producer and two consumers, each with its own warps.
+
+A program has a block of 128 keys, 64 for each consumer, and goes through the queries that see
+any of them. It works with scores turned round, (keys, queries), so that the weights and the
+gradients of the scores are operands of the sums over queries right from the registers. The
+gradients of the queries are sums over keys, of both consumers' and of all programs': the
+consumers hand each other theirs in shared memory, and the copy engine adds to global memory,
+in fp32 (as FlashAttention-3 does, arXiv 2407.08608).
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+import remora.tlx as tlx
+from remora.kernels.attention_specialized import _END, _EXTENTS, _copy, _extents
+from remora.kernels.warp_group import release
+
+#: Keys of a consumer: rows of a wgmma.
+KEYS = tl.constexpr(64)
+
+# The hardware's named barrier at which both consumers meet; Triton's own begin at 0.
+_MEETING = tl.constexpr(8)
+
+
+@triton.jit(do_not_specialize=["HEADS", "LENGTH_Q", "TOTAL_Q", "PADDED_Q"])
+def negatives_of(
+    o, do, sums, lows, deltas, begins_q,
+    stride_ob, stride_oh, stride_on, stride_od, stride_db, stride_dh, stride_dn, stride_dd,
+    HEADS, LENGTH_Q, TOTAL_Q, PADDED_Q,
+    DIM: tl.constexpr, BLOCK_M: tl.constexpr, PACKED: tl.constexpr,
+):  # fmt: skip
+    """What the backward kernel adds to each row of queries.
+
+    lows, to the scores: minus the logarithm to base 2 of the row's sum; -inf for rows that see
+    no key or are past the end, whose weights become zero. deltas, to the gradients of the weights:
+    minus the sum of ``O * dO``. Both fp32, (batch, HEADS, PADDED_Q), where a sequence takes
+    multiples of 128 rows; with PACKED (HEADS, PADDED_Q), see ``first_row``. Grid: (blocks of
+    rows, batch * HEADS).
+    """
+    both = tl.program_id(1)
+    batch, head = both // HEADS, both % HEADS
+    length, begin = LENGTH_Q, 0
+    at_o = batch.to(tl.int64) * stride_ob + head.to(tl.int64) * stride_oh
+    at_do = batch.to(tl.int64) * stride_db + head.to(tl.int64) * stride_dh
+    at_sums = both.to(tl.int64) * LENGTH_Q
+    if PACKED:
+        begin = tl.load(begins_q + batch)
+        length = tl.load(begins_q + batch + 1) - begin
+        at_o = head.to(tl.int64) * stride_oh + begin.to(tl.int64) * stride_on
+        at_do = head.to(tl.int64) * stride_dh + begin.to(tl.int64) * stride_dn
+        at_sums = head.to(tl.int64) * TOTAL_Q + begin
+    first = tl.program_id(0) * BLOCK_M
+    if first < tl.cdiv(length, 128) * 128:
+        rows = first + tl.arange(0, BLOCK_M)
+        columns = tl.arange(0, triton.next_power_of_2(DIM))
+        there = (rows < length)[:, None] & (columns < DIM)[None, :]
+        far = rows.to(tl.int64)[:, None]
+        results = tl.load(
+            o + at_o + far * stride_on + columns[None, :] * stride_od, mask=there, other=0.0
+        )
+        gradients = tl.load(
+            do + at_do + far * stride_dn + columns[None, :] * stride_dd, mask=there, other=0.0
+        )
+        logarithms = tl.load(sums + at_sums + rows, mask=rows < length, other=float("-inf"))
+        lows_ = tl.where(
+            logarithms == float("-inf"), float("-inf"), -logarithms * 1.4426950408889634
+        )
+        at = first_row(batch, head, HEADS, begin, PADDED_Q, PACKED) + rows
+        tl.store(lows + at, lows_)
+        tl.store(deltas + at, -tl.sum(results.to(tl.float32) * gradients.to(tl.float32), 1))
+
+
+@triton.jit
+def first_row(batch, head, HEADS, begin, PADDED_Q, PACKED: tl.constexpr):
+    """Where a head's rows begin in ``lows`` and ``deltas``: at a multiple of 128."""
+    if PACKED:
+        at = head.to(tl.int64) * PADDED_Q + (begin + batch * 128) // 128 * 128
+    else:
+        at = (batch * HEADS + head).to(tl.int64) * PADDED_Q
+    return at
+
+
+@triton.jit(do_not_specialize=[*_EXTENTS[1:], "PADDED_Q"])
+def attention_backward(
+    q_desc, k_desc, v_desc, do_desc, dq_desc, dk_desc, dv_desc, lows, deltas,
+    begins_q, begins_k, scale, HEADS, LENGTH_Q, LENGTH_K, TOTAL_Q, left, right, PADDED_Q,
+    GROUP: tl.constexpr, DIM: tl.constexpr, BLOCK_M: tl.constexpr, STAGES: tl.constexpr,
+    REGISTERS: tl.constexpr,
+    LEFT: tl.constexpr, RIGHT: tl.constexpr, TAIL: tl.constexpr, LOWER: tl.constexpr,
+    PACKED: tl.constexpr,
+):  # fmt: skip
+    """Gradients of queries, keys and values.
+
+    Descriptors as those of ``attention_forward``, all of DIM columns, a power of two (what a
+    tensor lacks of it reads as zeros and is not written), of boxes of BLOCK_M rows (q, do) and 64
+    rows (k, v, dk, dv); dq_desc: of fp32, zeros when it starts, that get the gradient of the
+    queries over scale, in boxes of 64 rows and DIM or (BLOCK_M 64) DIM // 2 columns. lows,
+    deltas: of ``negatives_of``. scale: as the user gave it. Grid: (blocks of 128 keys, batch *
+    HEADS // GROUP).
+    """
+    dtype: tl.constexpr = tlx.dtype_of(q_desc)
+    ks = tlx.local_alloc((KEYS, DIM), dtype, 2)
+    k_full = tlx.alloc_barriers(1, 1)
+    qs = tlx.local_alloc((BLOCK_M, DIM), dtype, STAGES)
+    dos = tlx.local_alloc((BLOCK_M, DIM), dtype, STAGES)
+    q_full, q_empty = tlx.alloc_barriers(STAGES, 1), tlx.alloc_barriers(STAGES, 2)
+    do_full, do_empty = tlx.alloc_barriers(STAGES, 1), tlx.alloc_barriers(STAGES, 2)
+    low_buffers = tlx.local_alloc((BLOCK_M,), tl.float32, STAGES)
+    delta_buffers = tlx.local_alloc((BLOCK_M,), tl.float32, STAGES)
+    vs = tlx.local_alloc((KEYS, DIM), dtype, 2)
+    dss = tlx.local_alloc((KEYS, BLOCK_M), dtype, 4)
+    dqs = tlx.local_alloc((64, DIM * BLOCK_M // 128), tl.float32, 2)
+
+    both = tl.program_id(1)
+    kv_heads = HEADS // GROUP
+    batch, kv_head = both // kv_heads, both % kv_heads
+    length_q, length_k, end_q, end_k = _extents(
+        begins_q, begins_k, batch, LENGTH_Q, LENGTH_K, PACKED
+    )
+    shift = length_k - length_q if LOWER else 0
+    column = tl.program_id(0) * (2 * KEYS)
+    # The queries that see any of these keys.
+    first, last = 0, length_q
+    if RIGHT:
+        first = tl.maximum(column - shift - right, 0) // BLOCK_M * BLOCK_M
+    if LEFT:
+        last = tl.minimum(last, tl.minimum(column + 2 * KEYS, length_k) - shift + left)
+    blocks = tl.maximum(tl.cdiv(last - first, BLOCK_M), 0)
+    blocks = tl.where(column < length_k, blocks, 0)
+    with tlx.async_tasks():
+        with tlx.async_task("default"):
+            _gather(
+                ks, vs, qs, dos, low_buffers, delta_buffers, dss, dqs,
+                k_full, q_full, q_empty, do_full, do_empty, dq_desc, dk_desc, dv_desc,
+                batch, kv_head, column, first, blocks, length_q, length_k, end_q, end_k, shift,
+                left, right, scale, 0,
+                GROUP, DIM, BLOCK_M, STAGES, LEFT, RIGHT, TAIL, PACKED,
+            )  # fmt: skip
+        with tlx.async_task(num_warps=4, num_regs=REGISTERS):
+            _gather(
+                ks, vs, qs, dos, low_buffers, delta_buffers, dss, dqs,
+                k_full, q_full, q_empty, do_full, do_empty, dq_desc, dk_desc, dv_desc,
+                batch, kv_head, column, first, blocks, length_q, length_k, end_q, end_k, shift,
+                left, right, scale, 1,
+                GROUP, DIM, BLOCK_M, STAGES, LEFT, RIGHT, TAIL, PACKED,
+            )  # fmt: skip
+        with tlx.async_task(num_warps=1, num_regs=24):
+            if blocks > 0:
+                BYTES: tl.constexpr = DIM * tlx.size_of(tlx.dtype_of(q_desc))
+                tlx.barrier_expect_bytes(k_full[0], 4 * KEYS * BYTES)
+                for part in tl.static_range(2):
+                    _copy(
+                        k_desc, None, ks[part], None, batch, kv_head, column + part * KEYS,
+                        length_k, end_k, k_full[0], DIM, 0, PACKED,
+                    )  # fmt: skip
+                    _copy(
+                        v_desc, None, vs[part], None, batch, kv_head, column + part * KEYS,
+                        length_k, end_k, k_full[0], DIM, 0, PACKED,
+                    )  # fmt: skip
+                for step in range(blocks * GROUP):
+                    stage, phase = step % STAGES, ((step // STAGES) & 1) ^ 1
+                    head = kv_head * GROUP + step // blocks
+                    row = first + step % blocks * BLOCK_M
+                    rows = first_row(batch, head, HEADS, end_q - length_q, PADDED_Q, PACKED) + row
+                    tlx.barrier_wait(q_empty[stage], phase)
+                    tlx.barrier_expect_bytes(q_full[stage], BLOCK_M * (BYTES + 4))
+                    tlx.async_load(
+                        lows + rows, low_buffers[stage], bulk=True, barrier=q_full[stage]
+                    )
+                    _copy(
+                        q_desc, None, qs[stage], None, batch, head, row, length_q, end_q,
+                        q_full[stage], DIM, 0, PACKED,
+                    )  # fmt: skip
+                    tlx.barrier_wait(do_empty[stage], phase)
+                    tlx.barrier_expect_bytes(do_full[stage], BLOCK_M * (BYTES + 4))
+                    tlx.async_load(
+                        deltas + rows, delta_buffers[stage], bulk=True, barrier=do_full[stage]
+                    )
+                    _copy(
+                        do_desc, None, dos[stage], None, batch, head, row, length_q, end_q,
+                        do_full[stage], DIM, 0, PACKED,
+                    )  # fmt: skip
+
+
+@triton.jit
+def _hidden(
+    scores, row, column, length_k, shift, left, right,
+    LEFT: tl.constexpr, RIGHT: tl.constexpr, TAIL: tl.constexpr,
+):  # fmt: skip
+    """Scores (keys from ``column``, queries from ``row``) with -inf where none is to be."""
+    KEYS_: tl.constexpr = scores.shape[0]
+    QUERIES: tl.constexpr = scores.shape[1]
+    if LEFT or RIGHT or TAIL:
+        hidden = False
+        if TAIL:
+            hidden = hidden | (column + KEYS_ > length_k)
+        if RIGHT:
+            hidden = hidden | (column + KEYS_ - 1 > row + shift + right)
+        if LEFT:
+            hidden = hidden | (column < row + QUERIES - 1 + shift - left)
+        if hidden:
+            keys = column + tl.arange(0, KEYS_)
+            queries = row + shift + tl.arange(0, QUERIES)
+            if TAIL:
+                scores = tl.where((keys < length_k)[:, None], scores, float("-inf"))
+            if RIGHT:
+                scores = tl.where(
+                    (keys - right)[:, None] <= queries[None, :], scores, float("-inf")
+                )
+            if LEFT:
+                scores = tl.where((keys + left)[:, None] >= queries[None, :], scores, float("-inf"))
+    return scores
+
+
+@triton.jit
+def _gather(
+    ks, vs, qs, dos, low_buffers, delta_buffers, dss, dqs,
+    k_full, q_full, q_empty, do_full, do_empty, dq_desc, dk_desc, dv_desc,
+    batch, kv_head, column, first, blocks, length_q, length_k, end_q, end_k, shift,
+    left, right, scale,
+    ME: tl.constexpr, GROUP: tl.constexpr, DIM: tl.constexpr, BLOCK_M: tl.constexpr,
+    STAGES: tl.constexpr,
+    LEFT: tl.constexpr, RIGHT: tl.constexpr, TAIL: tl.constexpr, PACKED: tl.constexpr,
+):  # fmt: skip
+    """64 keys: their gradients, and half of those of the queries, of both consumers' keys."""
+    dtype: tl.constexpr = tlx.dtype_of(dk_desc)
+    BY_ROWS: tl.constexpr = BLOCK_M == 128
+    WIDTH: tl.constexpr = DIM if BY_ROWS else DIM // 2
+    factor = scale * 1.4426950408889634
+    dk = tl.zeros((KEYS, DIM), tl.float32)
+    dv = tl.zeros((KEYS, DIM), tl.float32)
+    steps = blocks * GROUP
+    if steps > 0:
+        tlx.barrier_wait(k_full[0], 0)
+        tl.assume(steps > 0)
+        for step in range(steps):
+            stage, phase = step % STAGES, (step // STAGES) & 1
+            head = kv_head * GROUP + step // blocks
+            row = first + step % blocks * BLOCK_M
+            tlx.barrier_wait(q_full[stage], phase)
+            scores = tlx.async_dot(ks[ME], tlx.local_trans(qs[stage]))
+            tlx.barrier_wait(do_full[stage], phase)
+            changes = tlx.async_dot(vs[ME], tlx.local_trans(dos[stage]))
+            lows = tlx.local_load(low_buffers[stage])
+            scores = tlx.async_dot_wait(1, scores)
+            scores = _hidden(
+                scores, row, column + ME * KEYS, length_k, shift, left, right, LEFT, RIGHT, TAIL
+            )
+            weights = tl.math.exp2(scores * factor + lows[None, :])
+            weights16 = weights.to(dtype)
+            dv = tlx.async_dot(weights16, dos[stage], dv)
+            if BY_ROWS:
+                weights = weights16.to(tl.float32)  # registers for both would be too many
+            deltas = tlx.local_load(delta_buffers[stage])
+            changes = tlx.async_dot_wait(1, changes)
+            changes16 = (weights * (changes + deltas[None, :])).to(dtype)
+            dk = tlx.async_dot(changes16, qs[stage], dk)
+            # Two buffers of each consumer: the other one may still read those of the step before.
+            half = step % 2 * 2
+            tlx.local_store(dss[half + ME], changes16)
+            tlx.fence_async_shared()
+            tlx.named_barrier_wait(_MEETING, 256)
+            dq = tl.zeros((64, WIDTH), tl.float32)
+            for part in tl.static_range(2):
+                if BY_ROWS:
+                    ds = tlx.local_slice(dss[half + part], [0, ME * 64], [KEYS, 64])
+                    dq = tlx.async_dot(tlx.local_trans(ds), ks[part], dq)
+                else:
+                    k = tlx.local_slice(ks[part], [0, ME * WIDTH], [KEYS, WIDTH])
+                    dq = tlx.async_dot(tlx.local_trans(dss[half + part]), k, dq)
+            dv = tlx.async_dot_wait(3, dv)
+            dk = tlx.async_dot_wait(2, dk)
+            release(do_empty[stage])
+            release(q_empty[stage])
+            dq = tlx.async_dot_wait(0, dq)
+            tlx.async_descriptor_store_wait(0)
+            tlx.local_store(dqs[ME], dq)
+            tlx.fence_async_shared()
+            at = row + ME * 64 if BY_ROWS else row
+            to = 0 if BY_ROWS else ME * WIDTH
+            if PACKED:
+                tlx.async_descriptor_store(
+                    dq_desc, dqs[ME], [_END, end_q, head, _END - length_q + at, to],
+                    store_reduce="add",
+                )  # fmt: skip
+            else:
+                tlx.async_descriptor_store(
+                    dq_desc, dqs[ME], [batch, head, at, to], store_reduce="add"
+                )
+
+    # The other consumer has read these keys for the last time.
+    tlx.named_barrier_wait(_MEETING, 256)
+    at = column + ME * KEYS
+    tlx.local_store(ks[ME], (dk * scale).to(dtype))
+    tlx.local_store(vs[ME], dv.to(dtype))
+    tlx.fence_async_shared()
+    _put(dk_desc, ks[ME], batch, kv_head, at, length_k, end_k, PACKED)
+    _put(dv_desc, vs[ME], batch, kv_head, at, length_k, end_k, PACKED)
+    tlx.async_descriptor_store_wait(0)
+
+
+@triton.jit
+def _put(desc, buffer, batch, head, row, length, end, PACKED: tl.constexpr):
+    """Rows of one head from a buffer; those past the sequence's end are dropped."""
+    if PACKED:
+        if row < length:
+            tlx.async_descriptor_store(desc, buffer, [_END, end, head, _END - length + row, 0])
+    else:
+        tlx.async_descriptor_store(desc, buffer, [batch, head, row, 0])

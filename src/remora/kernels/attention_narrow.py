@@ -1,0 +1,62 @@
+"""Attention whose products with the values leave out columns that are zero.
+
+A wgmma takes any multiple of 8 columns, a tensor of Triton's a power of two. Where the
+head dimension is 80 or 96 the kernel pads the values' buffers to 128 columns, with zeros; the
+instructions that multiply them are written anew in the PTX, for the columns that there are.
+The others' accumulators are zero as before, as nothing is added to them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import triton
+
+from remora.errors import PipelineError
+from remora.kernels.attention_specialized import _EXTENTS, attention_forward
+from remora.pipeline import Pipeline, attach
+
+#: The values' products: the first operand is in registers. Scores have it in shared memory.
+_PRODUCT = re.compile(
+    r"(wgmma\.mma_async\.sync\.aligned\.m64n)128(k16\.f32\.\S+ )\{((?:%\w+,){63}%\w+)\}, (?=\{)"
+)
+
+
+def narrowed(ptx: str, columns: int) -> str:
+    """The PTX with products of 128 columns, of the first operand in registers, narrowed.
+
+    Raises:
+        PipelineError: there is none.
+    """
+
+    def narrow(found: re.Match[str]) -> str:
+        # A thread has half of each column's eight rows: four registers for eight columns.
+        registers = ",".join(found[3].split(",")[: columns // 2])
+        return f"{found[1]}{columns}{found[2]}{{{registers}}}, "
+
+    text, count = _PRODUCT.subn(narrow, ptx)
+    if not count:
+        raise PipelineError("the PTX has no product to narrow", hint="release of Triton?")
+    return text
+
+
+def _to_80(text: str, compile_: Callable[[str], str]) -> str:
+    return narrowed(compile_(text), 80)
+
+
+def _to_96(text: str, compile_: Callable[[str], str]) -> str:
+    return narrowed(compile_(text), 96)
+
+
+_EDITS = {80: _to_80, 96: _to_96}
+
+
+@cache
+def forward_of(dim: int) -> Any:
+    """``attention_forward`` for a head dimension of ``_EDITS``, with values of 128 columns."""
+    kernel = triton.jit(do_not_specialize=_EXTENTS)(attention_forward.fn)
+    pipeline = Pipeline(f"products of {dim} columns").override("ptx", _EDITS[dim])
+    return attach(pipeline)(kernel)
