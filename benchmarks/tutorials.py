@@ -420,11 +420,14 @@ def instructions(ptx: str) -> list[str]:
     body = ptx.partition(".visible .entry")[2].partition("\n{\n")[2].partition("$L__func_end")[0]
     body = re.sub(r"//[^\n]*", "", body)
     names: dict[str, str] = {}
+    counts: Counter[str] = Counter()
 
     def renamed(match: re.Match[str]) -> str:
-        kind = re.sub(r"\d+$", "", match[0])
-        count = sum(1 for n in names if re.sub(r"\d+$", "", n) == kind)
-        return names.setdefault(match[0], f"{kind}{count}")
+        if match[0] not in names:
+            kind = re.sub(r"\d+$", "", match[0])
+            names[match[0]] = f"{kind}{counts[kind]}"
+            counts[kind] += 1
+        return names[match[0]]
 
     found = []
     for line in body.splitlines():
