@@ -26,6 +26,8 @@ from remora.kernels.attention_plain import attention_plain
 from remora.kernels.attention_specialized import attention_forward
 from remora.pipeline import attached
 
+RELEASE = tuple(int(n) for n in triton.__version__.split(".")[:2])
+
 
 def test_the_reference_meaning() -> None:
     """In a process of its own: Triton reads the variable as it is imported."""
@@ -108,7 +110,8 @@ def test_forward(dim: int, causal: bool) -> None:
     code = sass(compiled)
     assert _weights_before_the_wait(code) == _CONFIGS[dim].consumers
     # Three consumers have 160 registers each; what is spilled are scalars, most outside of loops.
-    assert spills(code) <= (0 if dim not in (64, 256) else 100 * _CONFIGS[dim].consumers)
+    most = 0 if dim not in (64, 256) else 100 * _CONFIGS[dim].consumers
+    assert spills(code) <= most + (50 if RELEASE < (3, 8) else 0)
 
 
 def _weights_before_the_wait(code: str) -> int:
@@ -175,9 +178,8 @@ def test_backward(dim: int, block_m: int) -> None:
     assert not conversions_in_loops(compiled.asm["ttgir"])
     assert compiled.metadata.shared <= 227 << 10
     assert "cp.reduce.async.bulk.tensor.4d.global.shared::cta.add" in compiled.asm["ptx"]
-    # Some scalars, a few times a loop; the ptxas of Triton 3.8 spills more.
-    if not triton.__version__.startswith("3.8"):
-        assert spills(sass(compiled)) <= 60
+    # Some scalars, a few times a loop; the ptxas of older releases spills more.
+    assert spills(sass(compiled)) <= (60 if RELEASE >= (3, 9) else 500)
 
 
 @pytest.mark.parametrize("target", ["hip:gfx942", "hip:gfx950"])
