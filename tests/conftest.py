@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import operator
 import os
+import random
 import shutil
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -39,6 +42,15 @@ def pytest_configure() -> None:
 
     if hasattr(CompiledKernel, "__del__") and _why_no_gpu():
         del CompiledKernel.__del__
+
+
+@pytest.fixture(autouse=True)
+def _same_numbers() -> None:
+    """Tests draw the same numbers in each run, whichever ran before."""
+    random.seed(0)
+    for name, seed in (("numpy", "random.seed"), ("torch", "manual_seed")):
+        if name in sys.modules:
+            operator.attrgetter(seed)(sys.modules[name])(0)
 
 
 def pytest_unconfigure() -> None:

@@ -15,7 +15,7 @@ from remora.kernels import matmul
 TOLERANCE = {
     "float16": 1e-3,
     "bfloat16": 5e-3,
-    "float32": 1e-3,
+    "float32": 2e-3,
     "float8_e4m3fn": 3e-3,
     "float8_e5m2": 3e-3,
     "int8": 0.0,
