@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import triton
-from tlx.building import build, conversions_in_loops, instructions
+from tlx.building import RELEASE, build, conversions_in_loops, instructions
 from triton import knobs
 
 import remora
@@ -25,8 +24,6 @@ from remora.kernels.attention_narrow import narrowed
 from remora.kernels.attention_plain import attention_plain
 from remora.kernels.attention_specialized import attention_forward
 from remora.pipeline import attached
-
-RELEASE = tuple(int(n) for n in triton.__version__.split(".")[:2])
 
 
 def test_the_reference_meaning() -> None:

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tlx.building import build, conversions_in_loops, instructions, loops_of
+from tlx.building import RELEASE, build, conversions_in_loops, instructions, loops_of
 from triton import knobs
 
-from remora.host import features, shared_memory
+from remora.host import shared_memory
 from remora.host.targets import gpu_target
 from remora.kernels.attention_blackwell import attention_blackwell
 
@@ -39,7 +39,7 @@ def stack_of(cubin: bytes) -> int:
     return int(re.findall(r"STACK:(\d+)", text)[-1])
 
 
-@pytest.mark.skipif(features().version < "3.8", reason="Triton 3.7 lacks parts of tensor memory")
+@pytest.mark.skipif(RELEASE < (3, 8), reason="Triton 3.7 lacks parts of tensor memory")
 @pytest.mark.parametrize(("dim", "causal"), [(64, False), (128, True)])
 def test_each_task_does_its_part(dim: int, causal: bool) -> None:
     kernel = compiled(dim, causal)

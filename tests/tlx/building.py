@@ -9,6 +9,9 @@ import triton
 from compiling import TARGETS
 from triton.compiler import ASTSource
 
+#: Triton's, as numbers: 3.10 is later than 3.9.
+RELEASE = tuple(int(n) for n in triton.__version__.split(".")[:2])
+
 _DIVISIBLE_BY_16 = [["tt.divisibility", 16]]
 
 

@@ -8,16 +8,15 @@ from typing import Any
 import pytest
 import triton
 import triton.language as tl
-from tlx.building import build, instructions, line_of
+from tlx.building import RELEASE, build, instructions, line_of
 from tlx.scaled_kernels import paired, quantized, scaled, turned
 from tlx.test_refused import refused
 
 import remora
 import remora.tlx as tlx
 from remora import errors
-from remora.host import features
 
-T38 = pytest.mark.skipif(features().version < "3.8", reason="Triton 3.7 lacks what this compares")
+T38 = pytest.mark.skipif(RELEASE < (3, 8), reason="Triton 3.7 lacks what this compares")
 
 # Format, element type, type of scales, block, columns; kind of the product, and how PTX names
 # the block before version 8.8.

@@ -10,19 +10,18 @@ import pytest
 import triton
 import triton.language as tl
 from tlx import tensor_cases as cases
-from tlx.building import build, instructions, line_of
+from tlx.building import RELEASE, build, instructions, line_of
 from tlx.test_refused import refused
 
 import remora
 import remora.tlx as tlx
 from remora import errors
-from remora.host import features
 from remora.tlx.limits import TlxOutOfTensorMemory
 from remora.tlx.lower.layouts import MemDesc, NvmmaShared, element_type
 from remora.tlx.lower.pairs import Operand, instruction_descriptor
 from remora.tlx.lower.tensor_layouts import registers_of
 
-T38 = pytest.mark.skipif(features().version < "3.8", reason="Triton 3.7 lacks what this compares")
+T38 = pytest.mark.skipif(RELEASE < (3, 8), reason="Triton 3.7 lacks what this compares")
 
 
 def of(compiled: Any, pattern: str) -> list[str]:
@@ -138,7 +137,7 @@ _KIND = {"fp16": "f16", "bf16": "f16", "fp32": "tf32"}
                                   *cases.PRODUCTS[12:]], ids=str)  # fmt: skip
 def test_products(case: Any) -> None:
     m, n, k, dtype, total, what = case
-    if features().version < "3.8" and what == "parts":
+    if RELEASE < (3, 8) and what == "parts":
         pytest.skip("Triton 3.7 writes no part of a matrix")
     compiled = build(
         cases.product, "cuda:100", p=f"*{dtype}", q=f"*{dtype}", r="*fp32", n="i32",
