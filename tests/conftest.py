@@ -19,7 +19,8 @@ _SCRATCH = tempfile.mkdtemp(prefix="remora-tests-")
 tempfile.tempdir = None
 os.environ["TMPDIR"] = _SCRATCH  # for reproducers, too
 os.environ["XDG_CACHE_HOME"] = os.path.join(_SCRATCH, "cache")  # verdicts on native libraries
-os.environ["TRITON_CACHE_DIR"] = os.path.join(_SCRATCH, "triton-cache")
+if "PYTEST_XDIST_WORKER" not in os.environ:  # workers share the one of the process that began them
+    os.environ["TRITON_CACHE_DIR"] = os.path.join(_SCRATCH, "triton-cache")
 os.environ["TRITON_DEFAULT_FP_FUSION"] = "1"  # 3.9 warns where this is not said
 
 
