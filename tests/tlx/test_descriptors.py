@@ -15,7 +15,6 @@ import remora.tlx as tlx
 from remora import errors
 
 
-
 def copies(compiled: Any) -> list[str]:
     return instructions(compiled.asm["ptx"], r"cp\.(?:reduce\.)?async\.bulk\.tensor\S+")
 

@@ -187,9 +187,7 @@ def _store_in_ptx(op: CustomOp, builder: Builder, lowering: Lowering) -> None:
     execute(builder, "cp.async.bulk.commit_group;")
 
 
-def _moved(
-    offsets: Sequence[SSAValue], start: tuple[int, ...], builder: Builder
-) -> list[SSAValue]:
+def _moved(offsets: Sequence[SSAValue], start: tuple[int, ...], builder: Builder) -> list[SSAValue]:
     """Offsets of a piece; the buffer may leave out first dimensions, of 1."""
     front = (0,) * (len(offsets) - len(start))
     return [
