@@ -17,6 +17,7 @@ from remora.tlx.buffer_ops import (
     buffer_load_to_local,
     buffer_store,
 )
+from remora.tlx.lower.hints import uniform_pointer
 from remora.tlx.lower.hip import DIRECT, direct_bytes, is_direct, known_bytes
 from remora.tlx.lower.layouts import order_of, with_encoding
 from remora.tlx.lower.mfma import named
@@ -66,6 +67,16 @@ class _Place:
         return with_encoding(kind, self.layout)
 
 
+def _base(pointer: SSAValue, builder: Builder, lowering: Lowering) -> SSAValue:
+    """A pointer that stock Triton's ``canonicalize_pointers`` does not see.
+
+    It splits those of tensors of less than 2 GiB (``tt.pointer_range``) into a base and an
+    offset, everything that they are used by included, and knows no buffer operations. A scalar
+    is the same in all lanes: LLVM drops the instruction that says so.
+    """
+    return uniform_pointer(pointer, builder, lowering)
+
+
 def _given(*values: SSAValue | None) -> list[SSAValue]:
     return [v for v in values if v is not None]
 
@@ -81,7 +92,8 @@ def lower_load(op: CustomOp, builder: Builder, lowering: Lowering) -> SSAValue:
     place = _Place(op, builder, op.operands[2])
     kind: Any = op.results[0].type
     value = builder.value(
-        "amdg.buffer_load", [op.operands[1], *_given(place.offsets, place.mask, place.other)],
+        "amdg.buffer_load",
+        [_base(op.operands[1], builder, lowering), *_given(place.offsets, place.mask, place.other)],
         place.of(kind),
         {
             "contiguity": i32(op.attributes["contiguity"]),
@@ -101,7 +113,8 @@ def lower_store(op: CustomOp, builder: Builder, lowering: Lowering) -> None:
     _, base, offsets, value = op.operands
     place = _Place(op, builder, offsets)
     builder.op(
-        "amdg.buffer_store", [place.here(value), base, *_given(place.offsets, place.mask)], [],
+        "amdg.buffer_store",
+        [place.here(value), _base(base, builder, lowering), *_given(place.offsets, place.mask)], [],
         {
             "cache": i32(_CACHE[op.attributes["cache"]]),
             "contiguity": i32(op.attributes["contiguity"]),
@@ -130,7 +143,7 @@ def lower_add(op: CustomOp, builder: Builder, lowering: Lowering) -> SSAValue:
     place = _Place(op, builder, offsets)
     before = builder.value(
         "amdg.buffer_atomic_rmw",
-        [base, place.offsets, place.here(value), *_given(place.mask)], place.of(kind),
+        [_base(base, builder, lowering), place.offsets, place.here(value), *_given(place.mask)], place.of(kind),
         {
             "atomic_rmw_op": i32(_ADD[op.attributes["kind"]]),
             "sem": i32(op.attributes["sem"]),
@@ -170,7 +183,7 @@ def lower_copy(op: CustomOp, builder: Builder, lowering: Lowering) -> SSAValue:
     widest = max(op.attributes["contiguity"], 1)
     builder.op(
         "amdg.buffer_load_to_local",
-        [buffer, base, *_given(place.offsets, place.mask, place.other)],
+        [buffer, _base(base, builder, lowering), *_given(place.offsets, place.mask, place.other)],
         [attribute("!ttg.async.token")],
         {
             "contiguity": i32(min(widest, 16 // size)),
