@@ -128,12 +128,8 @@ def attention_blackwell(
                 if step > 0:
                     _scale(acc, factors, factored, taken, scaled, added, half, step, DIM)
                 _add(weights, v, acc, v_full, v_empty, weighted, scaled, added, half, step, STAGES)
-        _hand_over(
-            factors, factored, taken, highest0, total0, sums, 0, row, LENGTH_Q, steps
-        )
-        _hand_over(
-            factors, factored, taken, highest1, total1, sums, 1, row, LENGTH_Q, steps
-        )
+        _hand_over(factors, factored, taken, highest0, total0, sums, 0, row, LENGTH_Q, steps)
+        _hand_over(factors, factored, taken, highest1, total1, sums, 1, row, LENGTH_Q, steps)
         for half in tl.static_range(2):
             _store(q, acc, factors, factored, added, o_desc, batch, head, half, row, steps, DIM)
 

@@ -77,9 +77,7 @@ def attention_cdna(
         by_columns: tl.constexpr = tlx.swizzled_shared_layout_encoding(
             4, 64 // BLOCK_N, BLOCK_N // 4, (0, 1)
         )
-        v_buffers = tlx.local_alloc(
-            (BLOCK_N, DIM), tlx.dtype_of(v), STAGES, layout=by_columns
-        )
+        v_buffers = tlx.local_alloc((BLOCK_N, DIM), tlx.dtype_of(v), STAGES, layout=by_columns)
     # Values come one block behind keys: a group of copies is one of each.
     for ahead in tl.static_range(STAGES):
         if DIRECT:
@@ -90,9 +88,7 @@ def attention_cdna(
             loaded = _loaded(k_at, ahead, stride_kn, columns, LENGTH_K, BLOCK_N)
             tlx.local_store(k_buffers[ahead], loaded)
             if ahead > 0:
-                loaded = _loaded_values(
-                    v_first, ahead - 1, stride_vn, LENGTH_K, BLOCK_N, DIM
-                )
+                loaded = _loaded_values(v_first, ahead - 1, stride_vn, LENGTH_K, BLOCK_N, DIM)
                 tlx.local_store(v_buffers[ahead - 1], loaded)
         tlx.async_load_commit_group()
     tlx.async_load_wait_group(STAGES - 2)
@@ -159,9 +155,7 @@ def _head(pointer, batch, head, stride_b, stride_h):
 
 
 @triton.jit
-def _fill(
-    at, buffers, block, stride, columns, length, BLOCK_N: tl.constexpr, STAGES: tl.constexpr
-):
+def _fill(at, buffers, block, stride, columns, length, BLOCK_N: tl.constexpr, STAGES: tl.constexpr):
     """Bring a block of keys or values to its buffer; zeros past the last one."""
     there = (block * BLOCK_N + columns < length)[:, None]
     tlx.async_load(at + block * BLOCK_N * stride, buffers[block % STAGES], mask=there)

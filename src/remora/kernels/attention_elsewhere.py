@@ -1,4 +1,4 @@
-"""Attention, forward, on CDNA and Blackwell: which problems their kernels take, and the launches."""
+"""Attention, forward, on CDNA and Blackwell: what their kernels take, and the launches."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from xdsl.dialects.builtin import TensorType
-from xdsl.ir import Attribute, Block, BlockArgument, Operation, SSAValue
+from xdsl.ir import Attribute, Block, BlockArgument, Operation, OpResult, SSAValue
 
 from remora.dsl.lowering import (
     CustomOp,
@@ -117,11 +117,28 @@ _PIPELINED = (
 
 
 def loaded_by(value: SSAValue) -> Operation | None:
-    """The ``tt.load`` behind a value, through layout conversions."""
-    owner = value.owner
-    while isinstance(owner, Operation) and op_name(owner) == "ttg.convert_layout":
-        owner = owner.operands[0].owner
-    return owner if isinstance(owner, Operation) and op_name(owner) == "tt.load" else None
+    """A ``tt.load`` behind a value, through layout conversions and round loops."""
+    seen: set[SSAValue] = set()
+    work = [value]
+    while work:
+        current = work.pop()
+        if current in seen:
+            continue
+        seen.add(current)
+        if isinstance(current, BlockArgument):
+            loop, place = current.owner.parent_op(), current.index - 1
+        else:
+            assert isinstance(current, OpResult)
+            loop, place = current.op, current.index
+            if op_name(loop) == "tt.load":
+                return loop
+            if op_name(loop) == "ttg.convert_layout":
+                work.append(loop.operands[0])
+        if loop is not None and op_name(loop) == "scf.for" and place >= 0:
+            yielded = loop.regions[0].blocks[0].last_op
+            assert yielded is not None
+            work += [yielded.operands[place], loop.operands[place + 3]]
+    return None
 
 
 class Use(NamedTuple):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from xdsl.dialects.builtin import TensorType
+from xdsl.dialects.builtin import TensorType, UnitAttr
 from xdsl.ir import Attribute, SSAValue
 
 from remora.dsl.lowering import CustomOp, Lowering
@@ -101,6 +101,10 @@ def lower_load(op: CustomOp, builder: Builder, lowering: Lowering) -> SSAValue:
         },
     )  # fmt: skip
     erase_load(op, load)
+    # Stock ``remove_layout_conversions`` loads anew in the layout of a use, which may be narrower,
+    # what is behind conversions, but for operations that it knows; this one ends its search.
+    fixed = {"allow_reorder": UnitAttr(), "efficient_layout": UnitAttr()}
+    value = builder.value("tt.reshape", [value], value.type, fixed)
     if value.type != kind:
         value = builder.value("ttg.convert_layout", [value], kind)
     return value
@@ -143,7 +147,8 @@ def lower_add(op: CustomOp, builder: Builder, lowering: Lowering) -> SSAValue:
     place = _Place(op, builder, offsets)
     before = builder.value(
         "amdg.buffer_atomic_rmw",
-        [_base(base, builder, lowering), place.offsets, place.here(value), *_given(place.mask)], place.of(kind),
+        [_base(base, builder, lowering), place.offsets, place.here(value), *_given(place.mask)],
+        place.of(kind),
         {
             "atomic_rmw_op": i32(_ADD[op.attributes["kind"]]),
             "sem": i32(op.attributes["sem"]),
