@@ -211,11 +211,11 @@ class Wish(NamedTuple):
         return self.use.op.name in ("tlx.async_descriptor_load", "tlx.async_descriptor_store")
 
     def is_swizzle_of(self, other: Wish) -> bool:
-        """Whether the layouts differ by nothing but the swizzle."""
+        """Whether the layouts differ by nothing but the swizzle, and what it pads."""
         mine, theirs = self.layout, other.layout
         if not isinstance(mine, NvmmaShared) or not isinstance(theirs, NvmmaShared):
             return False
-        return replace(mine, swizzling=theirs.swizzling) == theirs
+        return replace(mine, swizzling=theirs.swizzling, padded=theirs.padded) == theirs
 
 
 _REUSE = (
@@ -481,7 +481,12 @@ class TlxAnalysis:
     def _fit_slices(self, allocation: CustomOp) -> None:
         """Narrow a swizzle that slices would cut."""
         layout = self.layouts[allocation]
-        while isinstance(layout, NvmmaShared) and layout.swizzling > 32 and self._cuts(allocation):
+        while (
+            isinstance(layout, NvmmaShared)
+            and not layout.padded
+            and layout.swizzling > 32
+            and self._cuts(allocation)
+        ):
             layout = replace(layout, swizzling=layout.swizzling // 2)
             self.layouts[allocation] = layout
 

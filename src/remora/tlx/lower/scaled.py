@@ -19,7 +19,7 @@ from remora.tlx.lower.layouts import Layout, MemDesc, NvmmaShared
 from remora.tlx.lower.shared import segments
 from remora.tlx.lower.tcgen05 import flags, ordered_scales
 from remora.tlx.lower.tensor_layouts import TensorMatrix, TensorScales
-from remora.tlx.scaled import FORMATS, tensor_dot_scaled
+from remora.tlx.scaled import FORMATS, is_mixed, tensor_dot_scaled
 from remora.tlx_plugin import BLACKWELL
 
 
@@ -35,9 +35,14 @@ def _wish(
     if use.operand == 0 and in_tensor_memory:
         return TensorMatrix.of(shape)
     if use.operand < 2:
-        # Of e2m1 K has to be contiguous.
-        packed = use.op.attributes["formats"][use.operand] == "e2m1"
-        return NvmmaShared.of(shape, bits, use.operand == 1 if packed else order == (0, 1))
+        # Of e2m1 K has to be contiguous; beside fp8 it takes as much memory.
+        formats = use.op.attributes["formats"]
+        if formats[use.operand] != "e2m1":
+            return NvmmaShared.of(shape, bits, order == (0, 1))
+        by_column = use.operand == 1
+        if is_mixed(formats):
+            return NvmmaShared(128, by_column, bits, padded=True)
+        return NvmmaShared.of(shape, bits, by_column)
     return TensorScales() if in_tensor_memory else NvmmaShared(0, False, bits, len(shape))
 
 

@@ -113,6 +113,8 @@ def relaid(layout: SharedLayout, at: MemDesc, to: MemDesc) -> SharedLayout | Non
     """The layout with which ``to`` has its rows' bytes where ``at`` has them with ``layout``."""
     if at.shape == to.shape and at.bits == to.bits:
         return layout
+    if isinstance(layout, NvmmaShared) and layout.padded:
+        return None
     row_major = tuple(range(len(at.shape) - 1, -1, -1))
     if layout.order != row_major:
         return None
