@@ -9,7 +9,7 @@ import pytest
 import torch
 import triton
 import triton.language as tl
-from tlx.scaled_kernels import numbers, ordered, quantized, scaled, turned
+from tlx.scaled_kernels import in_parts, numbers, ordered, quantized, scaled, turned
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 import remora.tlx as tlx
@@ -59,6 +59,19 @@ def test_products(
     x, y = (
         numbers(data, format_) * np.repeat(scale, block, axis=1)
         for data, scale, format_ in zip((a, b), values, formats, strict=True)
+    )
+    np.testing.assert_allclose(c.numpy(), x @ y.T, rtol=2e-4, atol=2e-2)
+
+
+@pytest.mark.parametrize("parts", [1, 2])
+def test_parts_of_scales(parts: int) -> None:
+    a, b = operand(128, 256, "e4m3"), operand(256, 128, "e4m3")
+    scales = [torch.randint(120, 135, (128, 8), dtype=torch.uint8) for _ in range(2)]
+    c = torch.zeros(128, 128)
+    in_parts[(1,)](a, b, *scales, c, 128, parts)
+    x, y = (
+        numbers(data, "e4m3") * np.repeat(2.0 ** (s.numpy().astype(np.float64) - 127), 32, axis=1)
+        for data, s in zip((a, b.T.contiguous()), scales, strict=True)
     )
     np.testing.assert_allclose(c.numpy(), x @ y.T, rtol=2e-4, atol=2e-2)
 

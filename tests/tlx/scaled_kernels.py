@@ -148,6 +148,34 @@ def turned(x_desc, y_desc, x_scale_desc, y_scale_desc, c_ptr):
 
 
 @triton.jit
+def in_parts(a_ptr, b_ptr, a_scale_ptr, b_scale_ptr, c_ptr, N: tl.constexpr, PARTS: tl.constexpr):
+    """c = a @ b, (128, 256) and (256, N) of e4m3, scales (rows, 8): K at once, or in two parts."""
+    a = tlx.local_alloc((128, 256), tl.float8e4nv, 1)
+    b = tlx.local_alloc((256, N), tl.float8e4nv, 1)
+    acc = tlx.local_alloc((128, N), tl.float32, 1, tlx.storage_kind.tmem)
+    a_scale = tlx.local_alloc((128, 8), tl.uint8, 1, tlx.storage_kind.tmem)
+    b_scale = tlx.local_alloc((N, 8), tl.uint8, 1, tlx.storage_kind.tmem)
+    blocks = tl.arange(0, 8)[None, :]
+    rows, columns = tl.arange(0, 128)[:, None], tl.arange(0, N)[None, :]
+    k = tl.arange(0, 256)
+    tlx.local_store(a[0], tl.load(a_ptr + rows * 256 + k[None, :]))
+    tlx.local_store(b[0], tl.load(b_ptr + k[:, None] * N + columns))
+    tlx.local_store(a_scale[0], tl.load(a_scale_ptr + rows * 8 + blocks))
+    tlx.local_store(b_scale[0], tl.load(b_scale_ptr + tl.arange(0, N)[:, None] * 8 + blocks))
+    tlx.fence_async_shared()
+    K: tl.constexpr = 256 // PARTS
+    for part in tl.static_range(PARTS):
+        tlx.async_dot_scaled(
+            tlx.local_slice(a[0], (0, part * K), (128, K)),
+            tlx.local_slice(b[0], (part * K, 0), (K, N)), acc[0],
+            tlx.subslice(a_scale[0], part * K // 32, K // 32), "e4m3",
+            tlx.local_slice(b_scale[0], (0, part * K // 32), (N, K // 32)), "e4m3",
+            use_acc=part > 0,
+        )  # fmt: skip
+    tl.store(c_ptr + rows * N + columns, tlx.local_load(acc[0]))
+
+
+@triton.jit
 def quantized(
     x_ptr, y_ptr, c_ptr, bytes_ptr, scales_ptr, DTYPE: tl.constexpr, WHERE: tl.constexpr,
     STORED: tl.constexpr,

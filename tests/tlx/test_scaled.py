@@ -9,7 +9,7 @@ import pytest
 import triton
 import triton.language as tl
 from tlx.building import RELEASE, build, instructions, line_of
-from tlx.scaled_kernels import paired, quantized, scaled, turned
+from tlx.scaled_kernels import in_parts, paired, quantized, scaled, turned
 from tlx.test_refused import refused
 
 import remora
@@ -81,6 +81,23 @@ def test_e2m1_beside_fp8(a_format: str, b_format: str) -> None:
     assert kernel.metadata.shared >= 2 * 2 * 128 * 256
     padded = [x["fp4_padded"] for x in kernel.metadata.tensordesc_meta]
     assert padded[:2] == [a_format == "e2m1", b_format == "e2m1"]
+
+
+@T38
+def test_parts_of_scales_are_where_the_whole_has_them() -> None:
+    given = {"a_ptr": "*fp8e4nv", "b_ptr": "*fp8e4nv", "a_scale_ptr": "*u8", "b_scale_ptr": "*u8",
+             "c_ptr": "*fp32", "N": 256}  # fmt: skip
+    found = []
+    for parts in (1, 2):
+        text = build(in_parts, "cuda:100", **given, PARTS=parts).asm["ptx"]
+        places = re.findall(r"tcgen05\.mma\S+ \[[^]]*\], .*?\[ (%r\d+) .*?\[ (%r\d+) ", text)
+        assert len(places) == 8  # of 32 along K
+        # In 8 columns of A's and 16 of B's: 128 rows by 4 scales are in 4.
+        starts = dict(re.findall(r"add\.s32\s+(%r\d+), %r\d+, (\d+);", text))
+        found.append([tuple(int(starts.get(place, 0)) for place in pair) for pair in places])
+        first = found[-1][0]
+        found[-1] = [(x - first[0], y - first[1]) for x, y in found[-1]]
+    assert found[0] == found[1] == [(0, 0)] * 4 + [(4, 8)] * 4
 
 
 def test_scales_of_a_shape_whose_bytes_lie_alike() -> None:
@@ -219,6 +236,8 @@ def wrong(p, WHAT: tl.constexpr):
     if WHAT == "pair":
         half = tlx.subslice(b[0], 0, 64)
         tlx.async_dot_scaled(a[0], half, acc[0], s[0], "e4m3", s[0], "e4m3", two_ctas=True)  # pair
+    if WHAT == "part":
+        tlx.subslice(s[0], 2, 2)  # part
     if WHAT == "mixed pair":
         half = tlx.local_alloc((64, 128), tl.uint8, 1)[0]
         tlx.async_dot_scaled(half, b[0], acc[0], s[0], "e2m1", s[0], "e4m3", two_ctas=True)
@@ -239,6 +258,7 @@ def wrong(p, WHAT: tl.constexpr):
     ("format", errors.WrongType),
     ("other", errors.WrongDtype),
     ("short rows", errors.WrongShape),
+    ("part", errors.WrongShape),
     ("acc", errors.WrongShape),
     ("sum", errors.WrongType),
 ])  # fmt: skip

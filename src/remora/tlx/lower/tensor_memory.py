@@ -61,8 +61,19 @@ def lower_slice(op: CustomOp, builder: Builder, lowering: Lowering) -> SSAValue:
     kind: MemDesc = lowering.analysis.described(op.results[0])
     if not kind.in_tensor_memory:
         return views.lower_slice(op, builder, lowering)
+    if isinstance(kind.layout, TensorScales):
+        return _scales_part(builder, op, lowering.analysis.source_of(op), kind)
     _check_rows(op, kind)
     return _part(builder, op.operands[0], op.attributes["offset"][1], kind)
+
+
+def _scales_part(builder: Builder, op: CustomOp, source: MemDesc, kind: MemDesc) -> SSAValue:
+    """Four scales of each row are next to each other: the part is one of as many as there are."""
+    several = replace(kind.as_columns, num=source.shape[1] // kind.shape[1])
+    matrices = builder.value("ttg.memdesc_reinterpret", op.operands, several.type)
+    number = builder.constant(op.attributes["offset"][1] // kind.shape[1])
+    one = builder.value("ttg.memdesc_index", [matrices, number], kind.as_columns.type)
+    return builder.value("ttg.memdesc_reinterpret", [one], kind.type)
 
 
 @local_reinterpret.lowering(*BLACKWELL)

@@ -68,6 +68,8 @@ def _permuted_back(op: CustomOp, source: MemDesc, layout: SharedLayout) -> Share
 
 
 def _sliced(op: CustomOp, source: MemDesc) -> MemDesc:
+    if isinstance(source.layout, TensorScales):  # read anew, as of its own
+        return replace(source, shape=op.attributes["shape"])
     return replace(source, shape=op.attributes["shape"], allocated=source.whole)
 
 
