@@ -63,12 +63,12 @@ def test_products(
     np.testing.assert_allclose(c.numpy(), x @ y.T, rtol=2e-4, atol=2e-2)
 
 
-@pytest.mark.parametrize("parts", [1, 2])
-def test_parts_of_scales(parts: int) -> None:
-    a, b = operand(128, 256, "e4m3"), operand(256, 128, "e4m3")
-    scales = [torch.randint(120, 135, (128, 8), dtype=torch.uint8) for _ in range(2)]
-    c = torch.zeros(128, 128)
-    in_parts[(1,)](a, b, *scales, c, 128, parts)
+@pytest.mark.parametrize(("parts", "n"), [(1, 128), (2, 128), (2, 64)])
+def test_parts_of_scales(parts: int, n: int) -> None:
+    a, b = operand(128, 256, "e4m3"), operand(256, n, "e4m3")
+    scales = [torch.randint(120, 135, (rows, 8), dtype=torch.uint8) for rows in (128, n)]
+    c = torch.zeros(128, n)
+    in_parts[(1,)](a, b, *scales, c, n, parts)
     x, y = (
         numbers(data, "e4m3") * np.repeat(2.0 ** (s.numpy().astype(np.float64) - 127), 32, axis=1)
         for data, s in zip((a, b.T.contiguous()), scales, strict=True)

@@ -398,6 +398,21 @@ def test_bases_of_buffer_operations_are_computed(below_2_gib: bool) -> None:
     assert not code(compiled, "global_")
 
 
+@triton.jit
+def two_at_once(x, p, q):
+    at_once: tl.constexpr = tlx.layout(((64, 4), (4,)), ((4, 256), (1,)))
+    apart: tl.constexpr = tlx.layout(((64, 4), (4,)), ((1, 256), (64,)))
+    at = tlx.require_layout(tl.arange(0, 1024), at_once)
+    old = tlx.buffer_atomic_add(p, at, tl.load(x + at), contiguity=2)
+    tl.store(tlx.require_layout(q + at, apart), tlx.require_layout(old, apart))
+
+
+def test_an_atomic_stays_in_its_layout_whatever_wants_its_result() -> None:
+    """16 bits are added in pairs, of pointers of which nothing is known."""
+    compiled = build(two_at_once, "hip:gfx950", **dict.fromkeys("xpq", "*bf16:1"))
+    assert len(code(compiled, "buffer_atomic_pk_add_bf16")) == 2
+
+
 @pytest.mark.parametrize(("what", "kind"), [
     ("tensor base", errors.WrongType), ("wide offsets", errors.WrongDtype),
     ("other without mask", errors.WrongType), ("mask of a wrong shape", errors.WrongShape),

@@ -100,6 +100,14 @@ def test_parts_of_scales_are_where_the_whole_has_them() -> None:
     assert found[0] == found[1] == [(0, 0)] * 4 + [(4, 8)] * 4
 
 
+@T38
+def test_scales_of_fewer_columns_than_128_are_as_stored() -> None:
+    given = {"a_ptr": "*fp8e4nv", "b_ptr": "*fp8e4nv", "a_scale_ptr": "*u8", "b_scale_ptr": "*u8",
+             "c_ptr": "*fp32", "N": 64, "PARTS": 2}  # fmt: skip
+    text = build(in_parts, "cuda:100", **given).asm["ptx"]
+    assert len(instructions(text, r"tcgen05\.mma\.cta_group::1\.kind::mxf8f6f4")) == 8
+
+
 def test_scales_of_a_shape_whose_bytes_lie_alike() -> None:
     tiles = {"x_desc": "[128,256]", "y_desc": "[256,128]"}
     kernel = build(
@@ -216,8 +224,11 @@ def wrong(p, WHAT: tl.constexpr):
         few = tlx.local_alloc((1, 1, 1, 2, 128), tl.uint8, 1)
         tlx.async_dot_scaled(a[0], b[0], acc[0], s[0], "e4m3", few[0], "e4m3")  # rows
     if WHAT == "stored":
-        half = tlx.local_alloc((64, 4), tl.uint8, 1, tlx.storage_kind.tmem)
-        tlx.local_store(half[0], tl.full((64, 4), 127, tl.uint8))  # stored
+        half = tlx.local_alloc((64, 8), tl.uint8, 1, tlx.storage_kind.tmem)
+        tlx.local_store(half[0], tl.full((64, 8), 127, tl.uint8))  # stored
+        few = tlx.local_alloc((128, 64), tl.float32, 1, tlx.storage_kind.tmem)
+        part = tlx.subslice(b[0], 0, 64)
+        tlx.async_dot_scaled(a[0], part, few[0], s[0], "e4m3", half[0], "e4m3", use_acc=False)
     if WHAT == "flat":
         flat = tlx.local_alloc((128, 2), tl.uint8, 1, tlx.storage_kind.tmem)
         tlx.async_dot_scaled(a[0], b[0], acc[0], flat[0], "e4m3", s[0], "e4m3")  # flat

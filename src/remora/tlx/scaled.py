@@ -67,7 +67,8 @@ def async_dot_scaled(
             of uint8; in shared memory the same bytes in the order in which the unit reads
             them, 128 rows by 4 at a time and in those 32 rows by 4 by 4: for example
             (1, M // 128, blocks // 4, 2, 256).
-        B_scale: the same, of each column of B: (N, blocks).
+        B_scale: the same, of each column of B: (N, blocks). Of fewer columns than 128, too, where
+            ``local_store`` put them; ``tmem_copy`` brings as many bytes as 128 have.
         A_format, B_format: constants: "e4m3", "e5m2" (mxfp8) or "e2m1". e2m1 beside fp8 lies in
             shared memory 8 bytes of 16: a buffer takes twice its bytes. K is a multiple of 128
             then, and both are in shared memory.
@@ -106,7 +107,7 @@ def async_dot_scaled(
         for name, given in (("A_scale", A_scale), ("B_scale", B_scale))
     ]
     blocks = {
-        _block(call, name, x, rows, k, formats)
+        _block(call, name, x, rows, k, formats, pair)
         for name, x, rows in (("A_scale", scales[0], m), ("B_scale", scales[1], n))
     }
     if len(blocks) > 1:
@@ -115,9 +116,11 @@ def async_dot_scaled(
             f"A_scale is {scales[0].type} and B_scale {scales[1].type}: of blocks of 16 and of 32",
             hint="give both scales for blocks of one length",
         )
+    block = blocks.pop()
+    exact = tuple(_is_exact(x.type, rows, k, block) for x, rows in zip(scales, (m, n), strict=True))
     return emit_product(
         call, tensor_dot_scaled, [a, b, total, *scales], use_acc, pred, mBarriers,
-        pair, force_async, formats=tuple(formats), block=blocks.pop(),
+        pair, force_async, formats=tuple(formats), block=block, exact=exact,
     )  # fmt: skip
 
 
@@ -189,7 +192,9 @@ def _check_shapes(
     return m, n, k
 
 
-def _block(call: Call, name: str, scale: Any, rows: int, k: int, formats: list[str]) -> int:
+def _block(
+    call: Call, name: str, scale: Any, rows: int, k: int, formats: list[str], pair: bool
+) -> int:  # fmt: skip
     """How many elements share a scale: 16 or 32."""
     kind = scale.type
     nvfp4 = kind.dtype == tl.float8e4nv
@@ -210,9 +215,14 @@ def _block(call: Call, name: str, scale: Any, rows: int, k: int, formats: list[s
     fits = [
         block
         for block, size in sizes.items()
-        if int(np.prod(kind.shape)) == size[0] * size[1]
-        and (not kind.in_tensor_memory or _same_order(whole_rows(kind.shape), size))
-        and not (nvfp4 and block != 16)
+        if not (nvfp4 and block != 16)
+        and (
+            (not pair and _is_exact(kind, rows, k, block))
+            or (
+                int(np.prod(kind.shape)) == size[0] * size[1]
+                and (not kind.in_tensor_memory or _same_order(whole_rows(kind.shape), size))
+            )
+        )
     ]
     if not fits:
         wanted = " or ".join(f"{size} for blocks of {block}" for block, size in sizes.items())
@@ -224,6 +234,11 @@ def _block(call: Call, name: str, scale: Any, rows: int, k: int, formats: list[s
             "order",
         )
     return fits[0]
+
+
+def _is_exact(kind: Any, rows: int, k: int, block: int) -> bool:
+    """Whether scales in tensor memory are of so many rows, and not the bytes of 128."""
+    return bool(kind.in_tensor_memory and kind.shape == (rows, _size(rows, k, block)[1]))
 
 
 def _size(rows: int, k: int, block: int) -> tuple[int, int]:
@@ -246,7 +261,7 @@ def tensor_dot_scaled(call: Call, operands: Any, attributes: Any) -> None:
 def _multiply(
     machine: Machine, a: Array, b: Array, total: Array, a_scale: Array, b_scale: Array, *rest: Any,
     barriers: int, use_acc: bool | None, pred: bool, pair: bool, is_async: bool,
-    formats: tuple[str, str], block: int,
+    formats: tuple[str, str], block: int, exact: tuple[bool, bool],
 ) -> None:  # fmt: skip
     def multiply() -> Array:
         x = _numbers(a, formats[0])
@@ -277,7 +292,9 @@ def _scales(scales: Array, shape: tuple[int, ...], block: int) -> Array:
     """(rows, blocks) in fp32."""
     size = _size(shape[0], shape[1], block)
     raw = scales.view(np.uint8)
-    if raw.ndim == 2:
+    if raw.ndim == 2 and raw.shape == (shape[0], size[1]):
+        pass
+    elif raw.ndim == 2:
         whole = whole_rows(raw.shape)
         raw = raw.reshape(whole)
         if whole != size:

@@ -346,6 +346,10 @@ class TlxAnalysis:
                 else:
                     yield Use(custom, use.index, views)
 
+    def others(self, use: Use) -> list[Use]:
+        """All uses of the allocation that this one is of, itself among them."""
+        return next(uses for uses in self._uses.values() if use in uses)
+
     def memdesc_of(self, allocation: CustomOp) -> Attribute:
         """The type of an allocation."""
         return self._root(allocation).type

@@ -67,14 +67,27 @@ class _Place:
         return with_encoding(kind, self.layout)
 
 
-def _base(pointer: SSAValue, builder: Builder, lowering: Lowering) -> SSAValue:
+def _base(pointer: SSAValue, builder: Builder, lowering: Lowering, least: int = 1) -> SSAValue:
     """A pointer that stock Triton's ``canonicalize_pointers`` does not see.
 
     It splits those of tensors of less than 2 GiB (``tt.pointer_range``) into a base and an
     offset, everything that they are used by included, and knows no buffer operations. A scalar
-    is the same in all lanes: LLVM drops the instruction that says so.
+    is the same in all lanes: LLVM drops the instruction that says so. least: bytes to which it
+    is aligned, for what the operation does.
     """
-    return uniform_pointer(pointer, builder, lowering)
+    return uniform_pointer(pointer, builder, lowering, least)
+
+
+def _fixed(value: SSAValue, kind: Attribute, builder: Builder) -> SSAValue:
+    """A value as ``kind``, from an operation that stays in its layout.
+
+    Stock ``remove_layout_conversions`` takes what is behind a conversion for computed anew in
+    the layout of its use, which may be narrower, but for operations that it knows. This one ends
+    its search.
+    """
+    ends = {"allow_reorder": UnitAttr(), "efficient_layout": UnitAttr()}
+    value = builder.value("tt.reshape", [value], value.type, ends)
+    return value if value.type == kind else builder.value("ttg.convert_layout", [value], kind)
 
 
 def _given(*values: SSAValue | None) -> list[SSAValue]:
@@ -101,13 +114,7 @@ def lower_load(op: CustomOp, builder: Builder, lowering: Lowering) -> SSAValue:
         },
     )  # fmt: skip
     erase_load(op, load)
-    # Stock ``remove_layout_conversions`` loads anew in the layout of a use, which may be narrower,
-    # what is behind conversions, but for operations that it knows; this one ends its search.
-    fixed = {"allow_reorder": UnitAttr(), "efficient_layout": UnitAttr()}
-    value = builder.value("tt.reshape", [value], value.type, fixed)
-    if value.type != kind:
-        value = builder.value("ttg.convert_layout", [value], kind)
-    return value
+    return _fixed(value, kind, builder)
 
 
 @buffer_store.lowering("hip")
@@ -147,7 +154,11 @@ def lower_add(op: CustomOp, builder: Builder, lowering: Lowering) -> SSAValue:
     place = _Place(op, builder, offsets)
     before = builder.value(
         "amdg.buffer_atomic_rmw",
-        [_base(base, builder, lowering), place.offsets, place.here(value), *_given(place.mask)],
+        [
+            # Two elements of 16 bits are added at once, which are aligned.
+            _base(base, builder, lowering, 4), place.offsets, place.here(value),
+            *_given(place.mask),
+        ],
         place.of(kind),
         {
             "atomic_rmw_op": i32(_ADD[op.attributes["kind"]]),
@@ -157,9 +168,7 @@ def lower_add(op: CustomOp, builder: Builder, lowering: Lowering) -> SSAValue:
         },
     )  # fmt: skip
     erase_load(op, load)
-    if before.type != kind:
-        before = builder.value("ttg.convert_layout", [before], kind)
-    return before
+    return _fixed(before, kind, builder)
 
 
 @buffer_load_to_local.lowering("hip")

@@ -89,11 +89,13 @@ def anchored(value: SSAValue, register_class: str, builder: Builder) -> SSAValue
     )  # fmt: skip
 
 
-def uniform_pointer(pointer: SSAValue, builder: Builder, lowering: Lowering) -> SSAValue:
-    """A pointer in a scalar register; what is known of its alignment stays known."""
+def uniform_pointer(
+    pointer: SSAValue, builder: Builder, lowering: Lowering, least: int = 1
+) -> SSAValue:
+    """A pointer in a scalar register; what is known of its alignment, and ``least``, is known."""
     bits = builder.value("tt.ptr_to_int", [pointer], attribute("i64"))
     bits = builder.value("rocdl.readfirstlane", [bits], bits.type)
-    divisor = lowering.analysis.alignment.of(pointer).divisibility[0]
+    divisor = max(lowering.analysis.alignment.of(pointer).divisibility[0], least)
     known = {"tt.divisibility": i32(divisor)} if divisor > 1 else None
     return builder.value("tt.int_to_ptr", [bits], pointer.type, known)
 

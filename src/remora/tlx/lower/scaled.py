@@ -10,6 +10,7 @@ from xdsl.dialects.builtin import UnitAttr
 from xdsl.ir import SSAValue
 
 from remora.dsl.lowering import CustomOp, Lowering
+from remora.errors import WrongShape
 from remora.ir.build import Builder, attribute, i32
 from remora.tlx.buffers import local_view
 from remora.tlx.lower import pairs, shared
@@ -43,7 +44,28 @@ def _wish(
         if is_mixed(formats):
             return NvmmaShared(128, by_column, bits, padded=True)
         return NvmmaShared.of(shape, bits, by_column)
-    return TensorScales() if in_tensor_memory else NvmmaShared(0, False, bits, len(shape))
+    if not in_tensor_memory:
+        return NvmmaShared(0, False, bits, len(shape))
+    if shape[0] < 128:
+        _check_filled(analysis, use)
+    return TensorScales()
+
+
+def _check_filled(analysis: TlxAnalysis, use: Use) -> None:
+    """Refuse scales of fewer rows than 128 that a product reads otherwise than they are filled.
+
+    A store has these rows in fewer columns; a copy brings the bytes of 128 rows.
+    """
+    exact = use.op.attributes["exact"][use.operand - 3]
+    wrong = "tlx.tmem_copy" if exact else "tlx.local_store"
+    for other in analysis.others(use):
+        if other.op.name == wrong and other.operand == 1:
+            size = "(rows, blocks)" if exact else "(128, blocks), with as many bytes,"
+            raise WrongShape(
+                f"{wrong} fills scales of fewer rows than 128, which the product reads as {size}",
+                where=f"{other.op.where} and {use.op.where}",
+                hint="store scales of (rows, blocks); copy what has the bytes of (128, blocks)",
+            )
 
 
 @tensor_dot_scaled.lowering(*BLACKWELL)
@@ -162,7 +184,8 @@ def _scales(
     """
     kind: MemDesc = lowering.analysis.described(value)
     count = math.prod(kind.shape)
-    rows = max(rows, 128)
+    exact = op.attributes["exact"][0 if value is op.operands[3] else 1]
+    rows = rows if exact else max(rows, 128)
     element = attribute("f8E4M3FN" if op.attributes["block"] == 16 else "i8")
     if not kind.in_tensor_memory:
         kind = MemDesc((rows, count // rows), kind.element, TensorScales())

@@ -190,11 +190,11 @@ def _held(op: CustomOp, kind: Any, lowering: Lowering, matrix: SSAValue) -> Any:
     warps = lowering.num_warps_at(op.op)
     if isinstance(lowering.analysis.described(matrix).layout, TensorScales):
         rows = kind.get_shape()[0]
-        if rows % 128:
+        if rows % 64:
             raise WrongShape(
                 f"{op.name}: scales of {rows} rows are not in the order of a tensor",
                 where=op.where,
-                hint="use 128 rows, or tlx.tmem_copy from shared memory",
+                hint="use 64 or 128 rows, or tlx.tmem_copy from shared memory",
             )
         return with_encoding(kind, scale_registers_of(kind.get_shape(), warps))
     return with_encoding(kind, registers_of(kind.get_shape(), kind.element_type.bitwidth, warps))
