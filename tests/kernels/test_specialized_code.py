@@ -99,7 +99,8 @@ def test_products(config: Config, dtype: str, options: dict[str, Any], shape: st
     # No tile moves between threads, but for what a caller's function loads, and for stores.
     tiles = [c for c in conversions_in_loops(compiled.asm["ttgir"]) if re.search(r"<\d+x\d+x", c)]
     assert bool(tiles) == ("EPILOGUE" in options or not described)
-    assert resources(compiled.asm["cubin"])[1] == 0  # nothing is spilled
+    # Nothing is spilled, but for a few registers beside a caller's function.
+    assert resources(compiled.asm["cubin"])[1] <= (12 if "EPILOGUE" in options else 0)
     assert compiled.metadata.shared <= 227 << 10
 
 

@@ -230,7 +230,7 @@ class Problem:
             arguments, constants, grid = self.specialized(o, sums, config)
             kernel = forward_of(self.dim) if config.narrow else attention_forward
             kernel[grid](*arguments, **constants)
-        else:
+        elif not self._launched_elsewhere(o, sums):
             block_m, block_n = _plain_blocks(self.q, self.dim)
             attention_plain[(triton.cdiv(self.longest_q, block_m), self.batch * self.heads)](
                 self.q, self.k, self.v, o, sums, *self.begins, self.scale * math.log2(math.e),
@@ -238,6 +238,17 @@ class Problem:
                 DIM=self.dim, BLOCK_M=block_m, BLOCK_N=block_n
             )  # fmt: skip
         return o, sums
+
+    def _launched_elsewhere(self, o: Any, sums: Any) -> bool:
+        """Whether a kernel of CDNA's or Blackwell's takes it; then it is launched."""
+        from remora.kernels import attention_elsewhere
+
+        target = _target(self.q)
+        return target is not None and attention_elsewhere.launched(self, o, sums, target)
+
+    def described(self, x: Any, rows: int, columns: int) -> Any:
+        """Boxes of rows of an operand, which is copied where the copy engine does not take it."""
+        return _descriptor(described_by_rows(x), rows, columns, packed=self.packed is not None)
 
     @property
     def _in_integers(self) -> bool:
