@@ -21,9 +21,9 @@ from triton.compiler import ASTSource
 from remora.analysis import resources
 from remora.errors import KernelArgumentError
 from remora.kernels import grouped_matmul
+from remora.kernels.config import Config
 from remora.kernels.gemm_grouped import FILLED, fill_table, gemm_grouped, packed
 from remora.kernels.gemm_grouped_specialized import gemm_grouped_specialized
-from remora.kernels.config import Config
 from remora.kernels.grouped_matmul import plain_config, specialized_config
 from remora.kernels.offline import _hip_resources
 
