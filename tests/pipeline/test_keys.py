@@ -69,7 +69,7 @@ def test_the_key_is_of_the_source(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(tmp_path))
 
     def keys() -> tuple[str, str]:
-        content.package_hash.cache_clear()
+        content._hash_of.cache_clear()
         importlib.invalidate_caches()
         for name in [n for n in sys.modules if n.startswith("keyed_package")]:
             del sys.modules[name]

@@ -31,16 +31,20 @@ _IMPORT = re.compile(r"^\s*(?:from\s+(\w+)|import\s+([^\n#;]+))", re.MULTILINE)
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, type(...))
 
 
-@cache
 def package_hash(name: str) -> str:
     """The top-level package, or module, that ``name`` belongs to.
 
     Its sources, and what they import: of what is installed as a distribution the
     version, of other files their content.
     """
+    return _hash_of(name.partition(".")[0])
+
+
+@cache
+def _hash_of(package: str) -> str:
     digest = hashlib.sha256()
     seen: set[str] = set()
-    todo = [name.partition(".")[0]]
+    todo = [package]
     while todo:
         top = todo.pop()
         if top in seen:
