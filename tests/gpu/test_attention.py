@@ -67,6 +67,14 @@ def test_many_tiles(dim: int, causal: bool) -> None:
     cases.gradients_are_right(q[:, :4], k[:, :2], v[:, :2], 2e-3, causal=causal)
 
 
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
+def test_the_device_of_the_tensors() -> None:
+    q, k, v = (x.to("cuda:1") for x in operands(333, 477, 64))
+    with torch.cuda.device(0):
+        check(q, k, v, right=0)
+        cases.gradients_are_right(q, k, v, 2 * TOLERANCE[q.dtype], right=0)
+
+
 @pytest.mark.parametrize("dim", [64, 96])
 def test_any_strides(dim: int) -> None:
     torch.manual_seed(1)

@@ -106,6 +106,12 @@ def test_strides_and_alignment() -> None:
     assert torch.equal(triangle_multiply(x, *weights, mask=mask), expected)
 
 
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
+def test_the_device_of_the_tensors() -> None:
+    with torch.cuda.device(0):
+        check(inputs(1, 192, 128, 128, torch.bfloat16, "cuda:1"))
+
+
 def test_nan_and_inf_go_where_they_go_in_pytorch() -> None:
     from remora.kernels import triangle_multiply
 

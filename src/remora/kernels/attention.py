@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -188,6 +190,19 @@ def attention_packed(
     return (o, sums) if return_sums else o
 
 
+def _on_its_device(method: Callable[..., Any]) -> Callable[..., Any]:
+    """A method of ``Problem`` that launches where q is, whichever device is the current one."""
+
+    @functools.wraps(method)
+    def run(problem: Problem, *args: Any) -> Any:
+        import torch
+
+        with torch.cuda.device_of(problem.q):
+            return method(problem, *args)
+
+    return run
+
+
 class Problem:
     """What is attended to: the operands, and which keys a query may see.
 
@@ -214,6 +229,7 @@ class Problem:
         sizes = (*self.q.shape, *self.k.shape, self.batch, self.longest_q, self.longest_k)
         return 0 in sizes
 
+    @_on_its_device
     def forward(self, config: Config | None = None) -> tuple[Any, Any]:
         """The result and the logarithms of sums."""
         import torch
@@ -322,6 +338,7 @@ class Problem:
         }  # fmt: skip
         return arguments, constants, (programs,)
 
+    @_on_its_device
     def backward(self, o: Any, sums: Any, do: Any) -> tuple[Any, Any, Any]:
         """The gradients of q, k and v.
 
