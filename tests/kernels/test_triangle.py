@@ -68,8 +68,8 @@ def test_refused(case: str) -> None:
 # --- code ------------------------------------------------------------------------------------
 
 
-def descriptor(dtype: str, rows: int, columns: int) -> str:
-    return f"tensordesc<{dtype}[{rows},{columns}]>"
+def descriptor(dtype: str, *block: int) -> str:
+    return f"tensordesc<{dtype}[{','.join(map(str, block))}]>"
 
 
 def hopper(step: str, dtype: str, c: int, *, incoming: bool = False) -> Any:
@@ -94,9 +94,9 @@ def hopper(step: str, dtype: str, c: int, *, incoming: bool = False) -> Any:
         return build(
             triangle_hopper.finish, "cuda:90", **common, products=f"*{dtype}",
             weight="*fp32" if scaled else f"*{dtype}", bias="*fp32" if scaled else f"*{dtype}",
-            unit="*fp32", p_unit="*fp32", out=f"*{dtype}",
-            out_desc=descriptor(dtype, 64, 32 if scaled else 64), C="i32:16", eps="fp32",
-            H_PIECES=2, CHUNKS=chunks, STAGES=stages, RESIDENT=resident, RESULTS=2, DESCRIBED=True,
+            unit="*fp32", p_unit="*fp32", out_desc=descriptor(dtype, 1, 64, 32 if scaled else 64),
+            C="i32:16", eps="fp32",
+            H_PIECES=2, CHUNKS=chunks, STAGES=stages, RESIDENT=resident, RESULTS=2,
         )  # fmt: skip
     parts = 4 if scaled else 2
     return build(

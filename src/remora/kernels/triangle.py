@@ -313,16 +313,18 @@ def _units(units: Any, h: int, c: int, other: Any) -> tuple[Any, ...]:
     return units, units[2 * h :], units[4 * h :], units[4 * h + c :]
 
 
-def _described(base: Any, rows: int, columns: int, block: tuple[int, int]) -> TensorDescriptor:
-    """A contiguous matrix for the copy engine.
+def _described(base: Any, shape: list[int], block: list[int]) -> TensorDescriptor:
+    """A contiguous tensor for the copy engine.
 
     Without the checks of ``TensorDescriptor``, which take longer than a small update: bases here
-    are multiples of 16 bytes, and so are columns.
+    are multiples of 16 bytes, and so are rows.
     """
     descriptor = object.__new__(TensorDescriptor)
-    descriptor.base = base
-    descriptor.shape, descriptor.strides = [rows, columns], [columns, 1]
-    descriptor.block_shape = list(block)
+    descriptor.base, descriptor.shape, descriptor.block_shape = base, shape, block
+    strides = [1]
+    for extent in shape[:0:-1]:
+        strides.insert(0, strides[0] * extent)
+    descriptor.strides = strides
     return descriptor
 
 
@@ -337,17 +339,17 @@ def _launch_hopper(
     of_ab, of_gates, of_out_gates, of_out = _units(units, h, c, y)
     pieces, h_pieces = c // _DEPTH, h // _DEPTH
     programs = _processors(y.device.index)
-    block = (_CHANNELS, _DEPTH)
-    y_desc = _described(y, all_pairs, c, (_PAIRS, _DEPTH))
+    block = [_CHANNELS, _DEPTH]
+    y_desc = _described(y, [all_pairs, c], [_PAIRS, _DEPTH])
 
     tensor, strides = mask_arguments(mask, y)
     chunks = 2 * h // _CHANNELS
     stages, resident = _stages(2 * pieces, chunks * 2 * pieces)
     launch(
         project, min(programs, all_pairs // (2 * _PAIRS)),
-        y_desc, tensor, _described(p_in, 2 * h, c, block), _described(g_in, 2 * h, c, block),
+        y_desc, tensor, _described(p_in, [2 * h, c], block), _described(g_in, [2 * h, c], block),
         of_gates,
-        _described(ab, 2 * h, all_pairs, (_CHANNELS // 2, _PAIRS)), b, n, row, *strides,
+        _described(ab, [2 * h, all_pairs], [_CHANNELS // 2, _PAIRS]), b, n, row, *strides,
         PIECES=pieces, CHUNKS=chunks, STAGES=stages, RESIDENT=resident, RESULTS=_RESULTS,
         MASKED=mask is not None, SCALED=scaled,
     )  # fmt: skip
@@ -357,9 +359,9 @@ def _launch_hopper(
     tiles = h * b * triton.cdiv(row, 128) * triton.cdiv(row, block_n)
     launch(
         pair_products, min(programs, tiles),
-        _described(ab, 2 * h * b * row, row, (64, 64)),
-        _described(ab, 2 * h * b * row, row, (64, block_n) if incoming else (block_n, 64)),
-        _described(products, h * b * row, row, (64, block_n // parts)), h * b, row,
+        _described(ab, [2 * h * b * row, row], [64, 64]),
+        _described(ab, [2 * h * b * row, row], [64, block_n] if incoming else [block_n, 64]),
+        _described(products, [h * b * row, row], [64, block_n // parts]), h * b, row,
         BLOCK_N=block_n, PARTS=parts, STAGES=4, INCOMING=incoming,
     )  # fmt: skip
     if out is None:
@@ -369,12 +371,12 @@ def _launch_hopper(
     stages, resident = _stages(2 * (pieces + h_pieces), chunks * (pieces + h_pieces))
     launch(
         finish, min(programs, triton.cdiv(b * n * (row // _PAIRS), 2)),
-        y_desc, products, w_out, b_out, _described(p_out, c, h, block),
-        _described(g_out, c, c, block), of_ab, of_out_gates, of_out, out,
-        _described(out, b * n * n, c, (_PAIRS, _CHANNELS // (4 if scaled else 2))),
+        y_desc, products, w_out, b_out, _described(p_out, [c, h], block),
+        _described(g_out, [c, c], block), of_ab, of_out_gates, of_out,
+        _described(out, [b * n, n, c], [1, _PAIRS, _CHANNELS // (4 if scaled else 2)]),
         b, n, row, c, eps,
         PIECES=pieces, H_PIECES=h_pieces, CHUNKS=chunks, STAGES=stages, RESIDENT=resident,
-        RESULTS=_RESULTS, SCALED=scaled, DESCRIBED=n % _PAIRS == 0,
+        RESULTS=_RESULTS, SCALED=scaled,
     )  # fmt: skip
 
 
