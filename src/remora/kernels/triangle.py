@@ -351,7 +351,7 @@ def _launch_hopper(
         of_gates,
         _described(ab, [2 * h, all_pairs], [_CHANNELS // 2, _PAIRS]), b, n, row, *strides,
         PIECES=pieces, CHUNKS=chunks, STAGES=stages, RESIDENT=resident, RESULTS=_RESULTS,
-        MASKED=mask is not None, SCALED=scaled,
+        LEAD=_lead(2 * pieces, stages, resident), MASKED=mask is not None, SCALED=scaled,
     )  # fmt: skip
 
     block_n = 256 if row % 256 == 0 or row > 1024 else 128
@@ -376,7 +376,7 @@ def _launch_hopper(
         _described(out, [b * n, n, c], [1, _PAIRS, _CHANNELS // (4 if scaled else 2)]),
         b, n, row, c, eps,
         PIECES=pieces, H_PIECES=h_pieces, CHUNKS=chunks, STAGES=stages, RESIDENT=resident,
-        RESULTS=_RESULTS, SCALED=scaled,
+        RESULTS=_RESULTS, LEAD=_lead(pieces + h_pieces, stages, resident), SCALED=scaled,
     )  # fmt: skip
 
 
@@ -392,6 +392,15 @@ def _stages(pieces: int, blocks: int) -> tuple[int, bool]:
     left = _SHARED - pieces * _PAIRS * _DEPTH * 2 - 2 * _RESULTS * _PAIRS * _CHANNELS
     stages = min(left // (_CHANNELS * _DEPTH * 2), blocks)
     return stages, stages == blocks
+
+
+def _lead(pieces: int, stages: int, resident: bool) -> int:
+    """How many of the pieces of a chunk the consumers are apart.
+
+    Half of them, so that one consumer's products are beside the other's finish; fewer where what
+    the other has still to read would leave no room to copy ahead.
+    """
+    return pieces // 2 if resident else min(pieces // 2, max(stages - 2, 0))
 
 
 def _launch_stock(

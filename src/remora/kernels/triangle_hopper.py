@@ -68,14 +68,14 @@ def _copy_rows(
 
 @triton.jit
 def _add_pieces(
-    acc, rows, rows_full, rows_empty, blocks, full, empty, step, turn, arrive,
+    acc, rows, rows_full, rows_empty, blocks, full, empty, step, turn, arrive, go,
     ME: tl.constexpr, PIECES: tl.constexpr, STAGES: tl.constexpr, RESIDENT: tl.constexpr,
-    COPIED: tl.constexpr,
+    COPIED: tl.constexpr, LEAD: tl.constexpr,
 ):  # fmt: skip
     """``acc + rows @ weights.T`` over all pieces.
 
     The rows are COPIED, by row, and with ``arrive`` done with afterwards; or the consumer's own,
-    by column.
+    by column. The other consumer may go when LEAD pieces are done, if there are as many.
     """
     for piece in range(PIECES):
         stage = step % STAGES
@@ -93,8 +93,13 @@ def _add_pieces(
             if COPIED:
                 if arrive:
                     tlx.barrier_arrive(rows_empty[mine - 1])
+        if LEAD > 0 and LEAD < PIECES:
+            if piece == LEAD:
+                tlx.barrier_arrive(go[1 - ME])
         step += 1
     acc = tlx.async_dot_wait(0, acc)
+    if LEAD == PIECES:
+        tlx.barrier_arrive(go[1 - ME])
     if not RESIDENT:
         tlx.barrier_arrive(empty[(step - 1) % STAGES])
     if COPIED:
@@ -103,12 +108,22 @@ def _add_pieces(
     return acc, step
 
 
+@triton.jit
+def _wait_for_turn(go, count, ME: tl.constexpr, LEAD: tl.constexpr):
+    """Keep the consumers LEAD pieces apart, so that one multiplies while the other finishes.
+
+    The first consumer waits for the second one's turn before, the second for the first's.
+    """
+    if LEAD > 0:
+        tlx.barrier_wait(go[ME], (count & 1) ^ (1 - ME))
+
+
 @triton.jit(do_not_specialize=("B", "N"))
 def project(
     y_desc, mask, p_desc, g_desc, g_unit, out_desc,
     B, N, ROW, stride_mb, stride_mi, stride_mk,
     PIECES: tl.constexpr, CHUNKS: tl.constexpr, STAGES: tl.constexpr, RESIDENT: tl.constexpr,
-    RESULTS: tl.constexpr, MASKED: tl.constexpr, SCALED: tl.constexpr,
+    RESULTS: tl.constexpr, LEAD: tl.constexpr, MASKED: tl.constexpr, SCALED: tl.constexpr,
 ):  # fmt: skip
     """``mask * (y @ P.T) * sigmoid(y @ G.T)``, channel-major.
 
@@ -126,21 +141,22 @@ def project(
     results = tlx.local_alloc((CHANNELS // 2, PAIRS), tlx.dtype_of(out_desc), 2 * RESULTS)
     full, empty = tlx.alloc_barriers(STAGES, 1), tlx.alloc_barriers(STAGES, 2)
     y_full, y_empty = tlx.alloc_barriers(2 * PIECES, 1), tlx.alloc_barriers(2 * PIECES, 1)
+    go = tlx.alloc_barriers(2, 1)
     # Two consumers, PAIRS each; B * ROW * ROW is a multiple of 2 * PAIRS.
     all_tiles = B * ROW * (ROW // PAIRS) // 2
     tiles = tl.cdiv(all_tiles - tl.program_id(0), tl.num_programs(0))
     with tlx.async_tasks():
         with tlx.async_task("default"):
             _project(
-                mask, y, y_full, y_empty, blocks, full, empty, results, g_unit, out_desc, tiles,
+                mask, y, y_full, y_empty, blocks, full, empty, go, results, g_unit, out_desc, tiles,
                 N, ROW, stride_mb, stride_mi, stride_mk,
-                0, PIECES, CHUNKS, STAGES, RESIDENT, RESULTS, MASKED, SCALED,
+                0, PIECES, CHUNKS, STAGES, RESIDENT, RESULTS, LEAD, MASKED, SCALED,
             )  # fmt: skip
         with tlx.async_task(num_warps=4, num_regs=232):
             _project(
-                mask, y, y_full, y_empty, blocks, full, empty, results, g_unit, out_desc, tiles,
+                mask, y, y_full, y_empty, blocks, full, empty, go, results, g_unit, out_desc, tiles,
                 N, ROW, stride_mb, stride_mi, stride_mk,
-                1, PIECES, CHUNKS, STAGES, RESIDENT, RESULTS, MASKED, SCALED,
+                1, PIECES, CHUNKS, STAGES, RESIDENT, RESULTS, LEAD, MASKED, SCALED,
             )  # fmt: skip
         with tlx.async_task(num_warps=1, num_regs=24):
             _copy_weights(
@@ -156,10 +172,11 @@ def project(
 
 @triton.jit
 def _project(
-    mask, y, y_full, y_empty, blocks, full, empty, results, g_unit, out_desc, tiles,
+    mask, y, y_full, y_empty, blocks, full, empty, go, results, g_unit, out_desc, tiles,
     N, ROW, stride_mb, stride_mi, stride_mk,
     ME: tl.constexpr, PIECES: tl.constexpr, CHUNKS: tl.constexpr, STAGES: tl.constexpr,
-    RESIDENT: tl.constexpr, RESULTS: tl.constexpr, MASKED: tl.constexpr, SCALED: tl.constexpr,
+    RESIDENT: tl.constexpr, RESULTS: tl.constexpr, LEAD: tl.constexpr, MASKED: tl.constexpr,
+    SCALED: tl.constexpr,
 ):  # fmt: skip
     first, second = ME * RESULTS, ME * RESULTS + RESULTS - 1
     step = 0
@@ -176,15 +193,16 @@ def _project(
         if RESIDENT:
             step = 0
         for chunk in range(CHUNKS):
+            _wait_for_turn(go, turn * CHUNKS + chunk, ME, LEAD)
             p = tl.zeros((PAIRS, CHANNELS), tl.float32)
             p, step = _add_pieces(
-                p, y, y_full, y_empty, blocks, full, empty, step, turn, False,
-                ME, PIECES, STAGES, RESIDENT, True,
+                p, y, y_full, y_empty, blocks, full, empty, step, turn, False, go,
+                ME, PIECES, STAGES, RESIDENT, True, LEAD,
             )  # fmt: skip
             g = tl.zeros((PAIRS, CHANNELS), tl.float32)
             g, step = _add_pieces(
-                g, y, y_full, y_empty, blocks, full, empty, step, turn, chunk == CHUNKS - 1,
-                ME, PIECES, STAGES, RESIDENT, True,
+                g, y, y_full, y_empty, blocks, full, empty, step, turn, chunk == CHUNKS - 1, go,
+                ME, PIECES, STAGES, RESIDENT, True, 0,
             )  # fmt: skip
             channel = chunk * CHANNELS
             if SCALED:
@@ -202,7 +220,7 @@ def finish(
     y_desc, products, weight, bias, p_desc, g_desc, unit, g_unit, p_unit, out_desc,
     B, N, ROW, C, eps,
     PIECES: tl.constexpr, H_PIECES: tl.constexpr, CHUNKS: tl.constexpr, STAGES: tl.constexpr,
-    RESIDENT: tl.constexpr, RESULTS: tl.constexpr, SCALED: tl.constexpr,
+    RESIDENT: tl.constexpr, RESULTS: tl.constexpr, LEAD: tl.constexpr, SCALED: tl.constexpr,
 ):  # fmt: skip
     """``(z @ P.T) * sigmoid(y @ G.T)``, z the layer norm of the products.
 
@@ -219,20 +237,21 @@ def finish(
     results = tlx.local_alloc((PAIRS, PART), tlx.dtype_of(out_desc), 2 * RESULTS)
     full, empty = tlx.alloc_barriers(STAGES, 1), tlx.alloc_barriers(STAGES, 2)
     y_full, y_empty = tlx.alloc_barriers(2 * PIECES, 1), tlx.alloc_barriers(2 * PIECES, 1)
+    go = tlx.alloc_barriers(2, 1)
     all_tiles = tl.cdiv(B * N * (ROW // PAIRS), 2)
     tiles = tl.cdiv(all_tiles - tl.program_id(0), tl.num_programs(0))
     with tlx.async_tasks():
         with tlx.async_task("default"):
             _finish(
-                y, y_full, y_empty, z, blocks, full, empty, results, products,
+                y, y_full, y_empty, z, blocks, full, empty, go, results, products,
                 weight, bias, unit, g_unit, p_unit, out_desc, tiles, B, N, ROW, C, eps,
-                0, PIECES, H_PIECES, CHUNKS, STAGES, RESIDENT, RESULTS, SCALED,
+                0, PIECES, H_PIECES, CHUNKS, STAGES, RESIDENT, RESULTS, LEAD, SCALED,
             )  # fmt: skip
         with tlx.async_task(num_warps=4, num_regs=224):
             _finish(
-                y, y_full, y_empty, z, blocks, full, empty, results, products,
+                y, y_full, y_empty, z, blocks, full, empty, go, results, products,
                 weight, bias, unit, g_unit, p_unit, out_desc, tiles, B, N, ROW, C, eps,
-                1, PIECES, H_PIECES, CHUNKS, STAGES, RESIDENT, RESULTS, SCALED,
+                1, PIECES, H_PIECES, CHUNKS, STAGES, RESIDENT, RESULTS, LEAD, SCALED,
             )  # fmt: skip
         with tlx.async_task(num_warps=1, num_regs=24):
             _copy_weights(
@@ -318,10 +337,11 @@ def _unscaled(x, unit, piece: tl.constexpr, EXTENT: tl.constexpr, SCALED: tl.con
 
 @triton.jit
 def _finish(
-    y, y_full, y_empty, z, blocks, full, empty, results, products,
+    y, y_full, y_empty, z, blocks, full, empty, go, results, products,
     weight, bias, unit, g_unit, p_unit, out_desc, tiles, B, N, ROW, C, eps,
     ME: tl.constexpr, PIECES: tl.constexpr, H_PIECES: tl.constexpr, CHUNKS: tl.constexpr,
-    STAGES: tl.constexpr, RESIDENT: tl.constexpr, RESULTS: tl.constexpr, SCALED: tl.constexpr,
+    STAGES: tl.constexpr, RESIDENT: tl.constexpr, RESULTS: tl.constexpr, LEAD: tl.constexpr,
+    SCALED: tl.constexpr,
 ):  # fmt: skip
     one, other = ME * RESULTS, ME * RESULTS + RESULTS - 1
     step = 0
@@ -337,15 +357,16 @@ def _finish(
             step = 0
         for chunk in range(CHUNKS):
             last = chunk == CHUNKS - 1
+            _wait_for_turn(go, turn * CHUNKS + chunk, ME, LEAD)
             p = tl.zeros((PAIRS, CHANNELS), tl.float32)
             p, step = _add_pieces(
-                p, z, full, empty, blocks, full, empty, step, turn, last,
-                ME, H_PIECES, STAGES, RESIDENT, False,
+                p, z, full, empty, blocks, full, empty, step, turn, last, go,
+                ME, H_PIECES, STAGES, RESIDENT, False, LEAD,
             )  # fmt: skip
             g = tl.zeros((PAIRS, CHANNELS), tl.float32)
             g, step = _add_pieces(
-                g, y, y_full, y_empty, blocks, full, empty, step, turn, last,
-                ME, PIECES, STAGES, RESIDENT, True,
+                g, y, y_full, y_empty, blocks, full, empty, step, turn, last, go,
+                ME, PIECES, STAGES, RESIDENT, True, LEAD - H_PIECES,
             )  # fmt: skip
             channel = chunk * CHANNELS
             channels = channel + tl.arange(0, CHANNELS)
@@ -508,4 +529,5 @@ def _put(
     view = tlx.local_trans(buffer) if BY_COLUMN else buffer
     tlx.local_store(view, values.to(tlx.dtype_of(desc)))
     tlx.fence_async_shared()
-    tlx.async_descriptor_store(desc, buffer, at + (column,))
+    at += (column,)
+    tlx.async_descriptor_store(desc, buffer, at)
