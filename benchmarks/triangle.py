@@ -178,11 +178,9 @@ class Apart:
             [sys.executable, __file__, "--serve"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
             env=os.environ | {"PYTHONPATH": os.pathsep.join(folders)}, text=True,
         )  # fmt: skip
-        self.triton = self._ask()["triton"]
 
     def _ask(self, *question: Any) -> Any:
-        if question:
-            print(json.dumps(question), file=self._process.stdin, flush=True)
+        print(json.dumps(question), file=self._process.stdin, flush=True)
         line = self._process.stdout.readline()
         if not line:
             raise RuntimeError("the process of PyTorch's contestants has ended")
@@ -196,7 +194,12 @@ class Apart:
         self.errors = self._ask("start", *case)
 
     def times(self, ms: int) -> dict[str, float]:
+        """As ``Case``."""
         return self._ask("times", ms)
+
+    def triton(self) -> str:
+        """The version of its Triton."""
+        return self._ask("triton")["version"]
 
 
 def serve() -> None:
@@ -204,15 +207,18 @@ def serve() -> None:
     import triton
 
     answers, sys.stdout = sys.stdout, sys.stderr  # whatever else is printed
-    print(json.dumps({"triton": triton.__version__}), file=answers, flush=True)
     case = None
     for line in sys.stdin:
         word, *rest = json.loads(line)
         try:
-            if word == "start":
+            if word == "triton":
+                answer = {"version": triton.__version__}
+            elif word == "start":
                 case = None  # its memory
                 case = Case(*rest)
-            answer = case.errors if word == "start" else case.times(*rest)
+                answer = case.errors
+            else:
+                answer = case.times(*rest)
         except Exception as error:  # for the one who asked
             answer = {"failed": f"{type(error).__name__}: {error}"}
         print(json.dumps(answer), file=answers, flush=True)
@@ -302,14 +308,13 @@ def main() -> None:
     sizes = [tuple(map(int, s.split(","))) for s in arguments.sizes or ()] or SIZES
     cases = list(product(sizes, arguments.dtypes, [d == "incoming" for d in arguments.directions]))
     part, count = map(int, arguments.part.split("/"))
+    apart = Apart() if arguments.apart == "always" else None  # imports while this process does
+    if arguments.apart == "auto" and "compiled" in arguments.contestants and not here_compiles():
+        apart = Apart()
     peaks = rates() if arguments.rounds else {}
     result = machine.record() | {"rates": peaks, "rows": []}
-    apart = None
-    if arguments.apart == "always" or (
-        arguments.apart == "auto" and "compiled" in arguments.contestants and not here_compiles()
-    ):
-        apart = Apart()
-        result["machine"]["triton of torch.compile"] = apart.triton
+    if apart:
+        result["machine"]["triton of torch.compile"] = apart.triton()
     arguments.out.parent.mkdir(parents=True, exist_ok=True)
     for case in cases[part::count]:
         try:
