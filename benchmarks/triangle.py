@@ -15,10 +15,9 @@ Contestants:
   remora-graph   the same, replayed from a CUDA graph
   cuequivariance where it is installed
 
-torch.compile may need another Triton than the one that Remora runs on: PyTorch's contestants then
-have a process of their own beside this one, whose PYTHONPATH is without the folders that hold a
-Triton: so it finds the one PyTorch came with. ``--apart auto`` does so where torch.compile
-fails here.
+torch.compile may need another Triton than the one that Remora runs on: all but Remora's then have
+a process of their own beside this one, whose PYTHONPATH is without the folders that hold a Triton:
+so it finds the one PyTorch came with. ``--apart auto`` does so where torch.compile fails here.
 
 Compiling takes most of the time. ``--rounds 0`` only compiles, and ``--part I/COUNT`` takes every
 COUNT-th case: run COUNT such processes at once, then the benchmark.
@@ -45,8 +44,8 @@ SIZES = [
     (n, batch, c) for c in (128, 384) for n in (256, 512, 768, 1024) for batch in (1, 2)
 ]  # fmt: skip
 DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
-PYTORCHS = ("eager", "compiled")
-CONTESTANTS = (*PYTORCHS, "remora", "remora-graph", "cuequivariance")
+OTHERS = ("eager", "compiled", "cuequivariance")
+CONTESTANTS = (*OTHERS, "remora", "remora-graph")
 
 
 def contestants(names: list[str]):
@@ -123,7 +122,8 @@ class Case:
     def __init__(self, case: list[Any], names: list[str], gradients: bool, exact: bool) -> None:
         """Compile all; with ``exact``, compare with float64."""
         import torch
-        from kernels.triangle_reference import error, inputs, triangle
+        from kernels.triangle_reference import error as off
+        from kernels.triangle_reference import inputs, triangle
 
         (n, batch, c), dtype, incoming = case
         kind = getattr(torch, DTYPES[dtype])
@@ -143,14 +143,22 @@ class Case:
             name: lambda run=run: complete(run, values, grad)
             for name, run in contestants(names).items()
         }
-        results = {name: run() for name, run in self.runs.items()}
+        results = {}
+        for name in list(self.runs):
+            try:
+                results[name] = self.runs[name]()
+            except Exception as error:  # another's, of whatever kind: the rest goes on
+                if name == "remora":
+                    raise
+                del self.runs[name]
+                print(f"{case} {name}: {type(error).__name__}: {str(error)[:1000]}", flush=True)
         self.errors = {}
         if exact:
             reference = complete(
                 lambda v, m, i: triangle(*v, mask=m, incoming=i),
                 [v.double() for v in values], grad.double(),
             )  # fmt: skip
-            self.errors = {name: error(result, reference) for name, result in results.items()}
+            self.errors = {name: off(result, reference) for name, result in results.items()}
             del reference
         del results
         if "remora" in self.runs and "remora-graph" in names and not gradients:
@@ -169,7 +177,7 @@ class Case:
 
 
 class Apart:
-    """A process of its own for PyTorch's contestants, with PyTorch's own Triton."""
+    """A process of its own for all but Remora's contestants, with PyTorch's own Triton."""
 
     def __init__(self) -> None:
         folders = os.environ.get("PYTHONPATH", "").split(os.pathsep)
@@ -183,7 +191,7 @@ class Apart:
         print(json.dumps(question), file=self._process.stdin, flush=True)
         line = self._process.stdout.readline()
         if not line:
-            raise RuntimeError("the process of PyTorch's contestants has ended")
+            raise RuntimeError("the process of the other contestants has ended")
         answer = json.loads(line)
         if "failed" in answer:
             raise RuntimeError(answer["failed"])
@@ -244,9 +252,9 @@ def measure(case: list[Any], arguments: Any, peaks: dict, apart: Apart | None) -
     names = arguments.contestants
     parts = []
     if apart:
-        apart.start(case, [x for x in names if x in PYTORCHS], arguments.gradients, exact)
+        apart.start(case, [x for x in names if x in OTHERS], arguments.gradients, exact)
         parts.append(apart)
-        names = [x for x in names if x not in PYTORCHS]
+        names = [x for x in names if x not in OTHERS]
     parts.append(Case(case, names, arguments.gradients, exact))
     for part in parts:
         errors |= part.errors
@@ -295,7 +303,7 @@ def main() -> None:
     parser.add_argument("--ms", type=int, default=80, help="of each measurement")
     parser.add_argument("--part", default="0/1", metavar="I/COUNT", help="every COUNT-th case")
     parser.add_argument("--apart", default="auto", choices=["auto", "always", "never"],
-                        help="PyTorch's contestants in a process of their own")  # fmt: skip
+                        help="all but Remora's in a process of their own")  # fmt: skip
     parser.add_argument("--replot", action="store_true", help="only draw the plots from the .json")
     parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
