@@ -31,6 +31,7 @@ import os
 import statistics
 import subprocess
 import sys
+import time
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -171,7 +172,7 @@ class Case:
         from triton.testing import do_bench
 
         return {
-            name: do_bench(run, warmup=25, rep=ms, return_mode="median")
+            name: do_bench(run, warmup=10, rep=ms, return_mode="median")
             for name, run in self.runs.items()
         }
 
@@ -212,6 +213,7 @@ class Apart:
 
 def serve() -> None:
     """What ``Apart`` asks for, line by line."""
+    import torch  # noqa: F401  while the other process is not waiting
     import triton
 
     answers, sys.stdout = sys.stdout, sys.stderr  # whatever else is printed
@@ -301,6 +303,7 @@ def main() -> None:
     parser.add_argument("--gradients", action="store_true", help="time forward and backward")
     parser.add_argument("--rounds", type=int, default=3, help="0: only compile")
     parser.add_argument("--ms", type=int, default=80, help="of each measurement")
+    parser.add_argument("--seconds", type=float, help="begin no case after so many")
     parser.add_argument("--part", default="0/1", metavar="I/COUNT", help="every COUNT-th case")
     parser.add_argument("--apart", default="auto", choices=["auto", "always", "never"],
                         help="all but Remora's in a process of their own")  # fmt: skip
@@ -313,6 +316,7 @@ def main() -> None:
     if arguments.replot:
         plot(json.loads(arguments.out.with_suffix(".json").read_text()), arguments.out)
         return
+    started = time.monotonic()
     sizes = [tuple(map(int, s.split(","))) for s in arguments.sizes or ()] or SIZES
     cases = list(product(sizes, arguments.dtypes, [d == "incoming" for d in arguments.directions]))
     part, count = map(int, arguments.part.split("/"))
@@ -325,6 +329,9 @@ def main() -> None:
         result["machine"]["triton of torch.compile"] = apart.triton()
     arguments.out.parent.mkdir(parents=True, exist_ok=True)
     for case in cases[part::count]:
+        if arguments.seconds and time.monotonic() - started > arguments.seconds:
+            print(f"{case} and what follows: no time left", flush=True)
+            break
         try:
             result["rows"] += measure(case, arguments, peaks, apart)
         except Exception as error:  # the other cases are measured all the same

@@ -191,6 +191,7 @@ def test_norms_move_16_bytes(target: str) -> None:
         triangle_stock.normalise, target, x="*bf16", weight="*bf16", bias="*bf16", y="*bf16",
         N="i32", ROW="i32:16", C="i32:16", stride_xb="i32:16", stride_xi="i32:16",
         stride_xk="i32:16", stride_xc=1, eps="fp32", PAIRS=16, PIECE=128, PIECES=3,
+        FULL=True,
     )  # fmt: skip
     assembly = compiled.asm["ptx" if target.startswith("cuda") else "amdgcn"]
     assert re.search(r"ld\.global\.v4\.b32|(global|buffer)_load_dwordx4", assembly)

@@ -286,7 +286,7 @@ class _Update:
         self.launches.add(
             normalise, self.b * self.n * -(-self.n // pairs),
             Whole(_X), self.weights[0], self.weights[1], self.y, self.n, self.row, self.c, *strides,
-            self.eps, PAIRS=pairs, PIECE=width, PIECES=pieces,
+            self.eps, PAIRS=pairs, PIECE=width, PIECES=pieces, FULL=pieces * width == self.c,
         )  # fmt: skip
 
     def _for_hopper(self, complete: bool) -> None:
@@ -396,6 +396,9 @@ def mask_arguments(mask: Any, other: Any) -> tuple[Any, tuple[int, int, int]]:
     return mask, mask.stride()
 
 
+#: Whether consumers take turns. Not until it has been seen on a GPU.
+_TURNS = False
+
 #: Buffers of results of each consumer.
 _RESULTS = 2
 
@@ -416,4 +419,6 @@ def _lead(pieces: int, stages: int, resident: bool) -> int:
     Half of them, so that one consumer's products are beside the other's finish; fewer where what
     the other has still to read would leave no room to copy ahead.
     """
+    if not _TURNS:
+        return 0
     return pieces // 2 if resident else min(pieces // 2, max(stages - 2, 0))
