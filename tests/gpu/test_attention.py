@@ -38,7 +38,8 @@ def check(q: Any, k: Any, v: Any, *, config: Any = None, **options: Any) -> Any:
     del poison  # the result gets its memory
     result, sums = attention(q, k, v, return_sums=True, config=config, **options)
     wanted, logarithms = cases.expected(q, k, v, **options)
-    assert cases.error(result, wanted) < TOLERANCE[q.dtype]
+    error = cases.error(result, wanted)
+    assert error < TOLERANCE[q.dtype], (error, tuple(q.shape), tuple(k.shape), options)
     torch.testing.assert_close(sums.double(), logarithms, atol=2e-4, rtol=1e-4)
     return result
 
@@ -174,4 +175,5 @@ def test_compiled() -> None:
         x.grad = None
     (attention(q, k, v, causal=True) * 2).sum().backward()
     for x, one in zip((q, k, v), first, strict=True):
-        assert cases.error(x.grad, one.double()) < 1e-3
+        error = cases.error(x.grad, one.double())
+        assert error < 1e-3, error

@@ -366,14 +366,18 @@ class Problem:
         )  # fmt: skip
         # What keeps two or one accumulator of so many columns in registers.
         small, warps = (32, 8) if self.dim > 128 else (64, 4)
-        shared = {**self.constants, "DIM": self.dim, "num_warps": warps, "num_stages": 2}
+        shared = {**self.constants, "DIM": self.dim, "num_warps": warps}
+        # One stage: with blocks of 32 queries some products are of mma.sync, some of wgmma, and
+        # stock Triton (3.9.0) with two would copy over what the latter still read.
         attention_backward_keys[(triton.cdiv(self.longest_k, 64), both // self.group)](
             q, k, v, do, dk, dv, sums, deltas, *self.begins, self.scale,
             *_strides(q, k, v, do, dk, dv), *self.extents, **shared, BLOCK_M=small, BLOCK_N=64,
+            num_stages=1 if small < 64 else 2,
         )  # fmt: skip
         attention_backward_queries[(triton.cdiv(self.longest_q, 64), both)](
             q, k, v, do, dq, sums, deltas, *self.begins, self.scale,
             *_strides(q, k, v, do, dq), *self.extents, **shared, BLOCK_M=64, BLOCK_N=small,
+            num_stages=2,
         )  # fmt: skip
         return dq, dk, dv
 
