@@ -13,6 +13,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from remora.errors import KernelArgumentError
 from remora.kernels.attention_backward import attention_backward, negatives_of
+from remora.kernels.attention_backward_wide import attention_backward_wide
 from remora.kernels.attention_narrow import forward_of
 from remora.kernels.attention_plain import (
     attention_backward_keys,
@@ -354,7 +355,7 @@ class Problem:
             for x, y in zip((dq, dk, dv), wide, strict=True):
                 x.copy_(y)
             return dq, dk, dv
-        if self.dim <= 128 and _on_hopper(self.q):
+        if _on_hopper(self.q):
             self._backward_on_hopper(o, sums, do, dq, dk, dv)
             return dq, dk, dv
         q, k, v = self.q, self.k, self.v
@@ -400,21 +401,35 @@ class Problem:
             self.heads, self.longest_q, self.total, padded,
             DIM=self.dim, BLOCK_M=64, PACKED=packed,
         )  # fmt: skip
-        dim = triton.next_power_of_2(self.dim)
         sum_dq = torch.zeros(self.q.shape, dtype=torch.float32, device=o.device)
-        block_m = _BACKWARD_BLOCK_M[dim]
-        described = [
-            _descriptor(described_by_rows(x), rows, dim, packed=packed)
-            for x, rows in (
-                (self.q, block_m), (self.k, 64), (self.v, 64), (do, block_m), (dk, 64), (dv, 64)
-            )
-        ]  # fmt: skip
-        described.insert(4, _descriptor(sum_dq, 64, dim * block_m // 128, packed=packed))
-        attention_backward[(triton.cdiv(self.longest_k, 128), both // self.group)](
-            *described, lows, deltas, *self.begins, self.scale, *self.extents, padded,
-            **self.constants, DIM=dim, BLOCK_M=block_m, STAGES=2, REGISTERS=240,
-            TAIL=packed or self.longest_k % 128 != 0, num_warps=4,
-        )  # fmt: skip
+        rest = [lows, deltas, *self.begins, self.scale, *self.extents, padded]
+        if self.dim > 128:
+            parts = (128, self.dim - 128)
+            descriptors = [
+                _descriptor(x, 64, columns, packed=packed)
+                for x in map(described_by_rows, (self.q, self.k, self.v, do, dk, dv))
+                for columns in parts
+            ]
+            descriptors.insert(8, _descriptor(sum_dq, 64, 64, packed=packed))
+            attention_backward_wide[(triton.cdiv(self.longest_k, 64), both // self.group)](
+                *descriptors, *rest, **self.constants, DIM0=parts[0], DIM1=parts[1], STAGES=2,
+                DO_STAGES=2 if self.dim == 192 else 1, REGISTERS=240,
+                TAIL=packed or self.longest_k % 64 != 0, num_warps=4,
+            )  # fmt: skip
+        else:
+            dim = triton.next_power_of_2(self.dim)
+            block_m = _BACKWARD_BLOCK_M[dim]
+            descriptors = [
+                _descriptor(described_by_rows(x), rows, dim, packed=packed)
+                for x, rows in (
+                    (self.q, block_m), (self.k, 64), (self.v, 64), (do, block_m), (dk, 64), (dv, 64)
+                )
+            ]  # fmt: skip
+            descriptors.insert(4, _descriptor(sum_dq, 64, dim * block_m // 128, packed=packed))
+            attention_backward[(triton.cdiv(self.longest_k, 128), both // self.group)](
+                *descriptors, *rest, **self.constants, DIM=dim, BLOCK_M=block_m, STAGES=2,
+                REGISTERS=240, TAIL=packed or self.longest_k % 128 != 0, num_warps=4,
+            )  # fmt: skip
         torch.mul(sum_dq, self.scale, out=dq)
 
 
