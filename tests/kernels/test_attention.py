@@ -113,9 +113,9 @@ def test_forward(dim: int, causal: bool) -> None:
     assert waits.count(pending) == _CONFIGS[dim].consumers
     code = sass(compiled)
     assert _weights_before_the_wait(code) == _CONFIGS[dim].consumers
-    # What is spilled are scalars, most of them where a tile ends.
-    most = 20 * _CONFIGS[dim].consumers + (50 if RELEASE < (3, 8) else 0)
-    assert spills_beside_products(code) <= most, spills(code)
+    # Three consumers have 160 registers each; what is spilled are scalars, most outside of loops.
+    most = 0 if dim not in (64, 256) else 100 * _CONFIGS[dim].consumers
+    assert spills(code) <= most + (50 if RELEASE < (3, 8) else 0)
 
 
 def _weights_before_the_wait(code: str) -> int:

@@ -65,11 +65,11 @@ class Config:
 
 _CONFIGS = {
     64: Config(128, consumers=3, registers=160, lazy=False),
-    80: Config(128),
-    96: Config(128),
+    80: Config(128, narrow=True),
+    96: Config(128, narrow=True),
     128: Config(128),
-    192: Config(64, q_stages=1),
-    256: Config(64, q_stages=1, o_parts=2, registers=240),
+    192: Config(64, q_stages=1, release=False),
+    256: Config(64, q_stages=1, o_parts=2, registers=240, release=False),
 }
 
 
