@@ -22,7 +22,7 @@ from remora.errors import KernelArgumentError
 from remora.kernels import triangle_hopper, triangle_multiply, triangle_scaling, triangle_stock
 from remora.kernels.offline import _hip_resources
 from remora.kernels.prepared import Described, Launch, Launches, Part, Whole
-from remora.kernels.triangle import _lead, _stages
+from remora.kernels.triangle import _stages
 
 
 def test_the_reference_meaning() -> None:
@@ -88,7 +88,6 @@ def hopper(step: str, dtype: str, c: int, *, incoming: bool = False) -> Any:
             triangle_hopper.project, "cuda:90", **common, mask="*u8",
             out_desc=descriptor(kind, 64, 64), stride_mb="i32", stride_mi="i32", stride_mk=1,
             CHUNKS=2, STAGES=stages, RESIDENT=resident, RESULTS=2, MASKED=True,
-            LEAD=_lead(2 * pieces, stages, resident),
         )  # fmt: skip
     if step == "finish":
         chunks = -(-c // 128)
@@ -99,7 +98,6 @@ def hopper(step: str, dtype: str, c: int, *, incoming: bool = False) -> Any:
             unit="*fp32", p_unit="*fp32", out_desc=descriptor(dtype, 1, 64, 32 if scaled else 64),
             C="i32:16", eps="fp32",
             H_PIECES=2, CHUNKS=chunks, STAGES=stages, RESIDENT=resident, RESULTS=2,
-            LEAD=_lead(pieces + 2, stages, resident),
         )  # fmt: skip
     parts = 4 if scaled else 2
     return build(

@@ -307,7 +307,7 @@ class _Update:
             self._unit(2 * h),
             Described(self.ab, (2 * h, all_pairs), (_CHANNELS // 2, _PAIRS)), b, n, row, *strides,
             PIECES=pieces, CHUNKS=chunks, STAGES=stages, RESIDENT=resident, RESULTS=_RESULTS,
-            LEAD=_lead(2 * pieces, stages, resident), MASKED=self.masked, SCALED=self.scaled,
+            MASKED=self.masked, SCALED=self.scaled,
         )  # fmt: skip
 
         block_n = 256 if row % 256 == 0 or row > 1024 else 128
@@ -334,7 +334,7 @@ class _Update:
             self._unit(4 * h + c), Described(Whole(_OUT), (b * n, n, c), (1, _PAIRS, part)),
             b, n, row, c, self.eps,
             PIECES=pieces, H_PIECES=h_pieces, CHUNKS=chunks, STAGES=stages, RESIDENT=resident,
-            RESULTS=_RESULTS, LEAD=_lead(pieces + h_pieces, stages, resident), SCALED=self.scaled,
+            RESULTS=_RESULTS, SCALED=self.scaled,
         )  # fmt: skip
 
     def _for_any(self, complete: bool) -> None:
@@ -396,9 +396,6 @@ def mask_arguments(mask: Any, other: Any) -> tuple[Any, tuple[int, int, int]]:
     return mask, mask.stride()
 
 
-#: Whether consumers take turns. Not until it has been seen on a GPU.
-_TURNS = False
-
 #: Buffers of results of each consumer.
 _RESULTS = 2
 
@@ -411,14 +408,3 @@ def _stages(pieces: int, blocks: int) -> tuple[int, bool]:
     left = _SHARED - pieces * _PAIRS * _DEPTH * 2 - 2 * _RESULTS * _PAIRS * _CHANNELS
     stages = min(left // (_CHANNELS * _DEPTH * 2), blocks)
     return stages, stages == blocks
-
-
-def _lead(pieces: int, stages: int, resident: bool) -> int:
-    """How many of the pieces of a chunk the consumers are apart.
-
-    Half of them, so that one consumer's products are beside the other's finish; fewer where what
-    the other has still to read would leave no room to copy ahead.
-    """
-    if not _TURNS:
-        return 0
-    return pieces // 2 if resident else min(pieces // 2, max(stages - 2, 0))

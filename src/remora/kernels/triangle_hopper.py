@@ -68,14 +68,14 @@ def _copy_rows(
 
 @triton.jit
 def _add_pieces(
-    acc, rows, rows_full, rows_empty, blocks, full, empty, step, turn, arrive, go,
+    acc, rows, rows_full, rows_empty, blocks, full, empty, step, turn, arrive,
     ME: tl.constexpr, PIECES: tl.constexpr, STAGES: tl.constexpr, RESIDENT: tl.constexpr,
-    COPIED: tl.constexpr, LEAD: tl.constexpr,
+    COPIED: tl.constexpr,
 ):  # fmt: skip
     """``acc + rows @ weights.T`` over all pieces.
 
     The rows are COPIED, by row, and with ``arrive`` done with afterwards; or the consumer's own,
-    by column. The other consumer may go when LEAD pieces are done, if there are as many.
+    by column.
     """
     for piece in range(PIECES):
         stage = step % STAGES
@@ -93,13 +93,8 @@ def _add_pieces(
             if COPIED:
                 if arrive:
                     tlx.barrier_arrive(rows_empty[mine - 1])
-        if LEAD > 0 and LEAD < PIECES:
-            if piece == LEAD:
-                tlx.barrier_arrive(go[1 - ME])
         step += 1
     acc = tlx.async_dot_wait(0, acc)
-    if LEAD == PIECES:
-        tlx.barrier_arrive(go[1 - ME])
     if not RESIDENT:
         tlx.barrier_arrive(empty[(step - 1) % STAGES])
     if COPIED:
@@ -108,22 +103,12 @@ def _add_pieces(
     return acc, step
 
 
-@triton.jit
-def _wait_for_turn(go, count, ME: tl.constexpr, LEAD: tl.constexpr):
-    """Keep the consumers LEAD pieces apart, so that one multiplies while the other finishes.
-
-    The first consumer waits for the second one's turn before, the second for the first's.
-    """
-    if LEAD > 0:
-        tlx.barrier_wait(go[ME], (count & 1) ^ (1 - ME))
-
-
 @triton.jit(do_not_specialize=("B", "N"))
 def project(
     y_desc, mask, p_desc, g_desc, g_unit, out_desc,
     B, N, ROW, stride_mb, stride_mi, stride_mk,
     PIECES: tl.constexpr, CHUNKS: tl.constexpr, STAGES: tl.constexpr, RESIDENT: tl.constexpr,
-    RESULTS: tl.constexpr, LEAD: tl.constexpr, MASKED: tl.constexpr, SCALED: tl.constexpr,
+    RESULTS: tl.constexpr, MASKED: tl.constexpr, SCALED: tl.constexpr,
 ):  # fmt: skip
     """``mask * (y @ P.T) * sigmoid(y @ G.T)``, channel-major.
 
@@ -141,22 +126,21 @@ def project(
     results = tlx.local_alloc((CHANNELS // 2, PAIRS), tlx.dtype_of(out_desc), 2 * RESULTS)
     full, empty = tlx.alloc_barriers(STAGES, 1), tlx.alloc_barriers(STAGES, 2)
     y_full, y_empty = tlx.alloc_barriers(2 * PIECES, 1), tlx.alloc_barriers(2 * PIECES, 1)
-    go = tlx.alloc_barriers(2, 1)
     # Two consumers, PAIRS each; B * ROW * ROW is a multiple of 2 * PAIRS.
     all_tiles = B * ROW * (ROW // PAIRS) // 2
     tiles = tl.cdiv(all_tiles - tl.program_id(0), tl.num_programs(0))
     with tlx.async_tasks():
         with tlx.async_task("default"):
             _project(
-                mask, y, y_full, y_empty, blocks, full, empty, go, results, g_unit, out_desc, tiles,
+                mask, y, y_full, y_empty, blocks, full, empty, results, g_unit, out_desc, tiles,
                 N, ROW, stride_mb, stride_mi, stride_mk,
-                0, PIECES, CHUNKS, STAGES, RESIDENT, RESULTS, LEAD, MASKED, SCALED,
+                0, PIECES, CHUNKS, STAGES, RESIDENT, RESULTS, MASKED, SCALED,
             )  # fmt: skip
         with tlx.async_task(num_warps=4, num_regs=232):
             _project(
-                mask, y, y_full, y_empty, blocks, full, empty, go, results, g_unit, out_desc, tiles,
+                mask, y, y_full, y_empty, blocks, full, empty, results, g_unit, out_desc, tiles,
                 N, ROW, stride_mb, stride_mi, stride_mk,
-                1, PIECES, CHUNKS, STAGES, RESIDENT, RESULTS, LEAD, MASKED, SCALED,
+                1, PIECES, CHUNKS, STAGES, RESIDENT, RESULTS, MASKED, SCALED,
             )  # fmt: skip
         with tlx.async_task(num_warps=1, num_regs=24):
             _copy_weights(
@@ -172,11 +156,10 @@ def project(
 
 @triton.jit
 def _project(
-    mask, y, y_full, y_empty, blocks, full, empty, go, results, g_unit, out_desc, tiles,
+    mask, y, y_full, y_empty, blocks, full, empty, results, g_unit, out_desc, tiles,
     N, ROW, stride_mb, stride_mi, stride_mk,
     ME: tl.constexpr, PIECES: tl.constexpr, CHUNKS: tl.constexpr, STAGES: tl.constexpr,
-    RESIDENT: tl.constexpr, RESULTS: tl.constexpr, LEAD: tl.constexpr, MASKED: tl.constexpr,
-    SCALED: tl.constexpr,
+    RESIDENT: tl.constexpr, RESULTS: tl.constexpr, MASKED: tl.constexpr, SCALED: tl.constexpr,
 ):  # fmt: skip
     first, second = ME * RESULTS, ME * RESULTS + RESULTS - 1
     step = 0
@@ -193,16 +176,15 @@ def _project(
         if RESIDENT:
             step = 0
         for chunk in range(CHUNKS):
-            _wait_for_turn(go, turn * CHUNKS + chunk, ME, LEAD)
             p = tl.zeros((PAIRS, CHANNELS), tl.float32)
             p, step = _add_pieces(
-                p, y, y_full, y_empty, blocks, full, empty, step, turn, False, go,
-                ME, PIECES, STAGES, RESIDENT, True, LEAD,
+                p, y, y_full, y_empty, blocks, full, empty, step, turn, False,
+                ME, PIECES, STAGES, RESIDENT, True,
             )  # fmt: skip
             g = tl.zeros((PAIRS, CHANNELS), tl.float32)
             g, step = _add_pieces(
-                g, y, y_full, y_empty, blocks, full, empty, step, turn, chunk == CHUNKS - 1, go,
-                ME, PIECES, STAGES, RESIDENT, True, 0,
+                g, y, y_full, y_empty, blocks, full, empty, step, turn, chunk == CHUNKS - 1,
+                ME, PIECES, STAGES, RESIDENT, True,
             )  # fmt: skip
             channel = chunk * CHANNELS
             if SCALED:
@@ -220,7 +202,7 @@ def finish(
     y_desc, products, weight, bias, p_desc, g_desc, unit, g_unit, p_unit, out_desc,
     B, N, ROW, C, eps,
     PIECES: tl.constexpr, H_PIECES: tl.constexpr, CHUNKS: tl.constexpr, STAGES: tl.constexpr,
-    RESIDENT: tl.constexpr, RESULTS: tl.constexpr, LEAD: tl.constexpr, SCALED: tl.constexpr,
+    RESIDENT: tl.constexpr, RESULTS: tl.constexpr, SCALED: tl.constexpr,
 ):  # fmt: skip
     """``(z @ P.T) * sigmoid(y @ G.T)``, z the layer norm of the products.
 
@@ -237,21 +219,20 @@ def finish(
     results = tlx.local_alloc((PAIRS, PART), tlx.dtype_of(out_desc), 2 * RESULTS)
     full, empty = tlx.alloc_barriers(STAGES, 1), tlx.alloc_barriers(STAGES, 2)
     y_full, y_empty = tlx.alloc_barriers(2 * PIECES, 1), tlx.alloc_barriers(2 * PIECES, 1)
-    go = tlx.alloc_barriers(2, 1)
     all_tiles = tl.cdiv(B * N * (ROW // PAIRS), 2)
     tiles = tl.cdiv(all_tiles - tl.program_id(0), tl.num_programs(0))
     with tlx.async_tasks():
         with tlx.async_task("default"):
             _finish(
-                y, y_full, y_empty, z, blocks, full, empty, go, results, products,
+                y, y_full, y_empty, z, blocks, full, empty, results, products,
                 weight, bias, unit, g_unit, p_unit, out_desc, tiles, B, N, ROW, C, eps,
-                0, PIECES, H_PIECES, CHUNKS, STAGES, RESIDENT, RESULTS, LEAD, SCALED,
+                0, PIECES, H_PIECES, CHUNKS, STAGES, RESIDENT, RESULTS, SCALED,
             )  # fmt: skip
         with tlx.async_task(num_warps=4, num_regs=224):
             _finish(
-                y, y_full, y_empty, z, blocks, full, empty, go, results, products,
+                y, y_full, y_empty, z, blocks, full, empty, results, products,
                 weight, bias, unit, g_unit, p_unit, out_desc, tiles, B, N, ROW, C, eps,
-                1, PIECES, H_PIECES, CHUNKS, STAGES, RESIDENT, RESULTS, LEAD, SCALED,
+                1, PIECES, H_PIECES, CHUNKS, STAGES, RESIDENT, RESULTS, SCALED,
             )  # fmt: skip
         with tlx.async_task(num_warps=1, num_regs=24):
             _copy_weights(
@@ -337,11 +318,10 @@ def _unscaled(x, unit, piece: tl.constexpr, EXTENT: tl.constexpr, SCALED: tl.con
 
 @triton.jit
 def _finish(
-    y, y_full, y_empty, z, blocks, full, empty, go, results, products,
+    y, y_full, y_empty, z, blocks, full, empty, results, products,
     weight, bias, unit, g_unit, p_unit, out_desc, tiles, B, N, ROW, C, eps,
     ME: tl.constexpr, PIECES: tl.constexpr, H_PIECES: tl.constexpr, CHUNKS: tl.constexpr,
-    STAGES: tl.constexpr, RESIDENT: tl.constexpr, RESULTS: tl.constexpr, LEAD: tl.constexpr,
-    SCALED: tl.constexpr,
+    STAGES: tl.constexpr, RESIDENT: tl.constexpr, RESULTS: tl.constexpr, SCALED: tl.constexpr,
 ):  # fmt: skip
     one, other = ME * RESULTS, ME * RESULTS + RESULTS - 1
     step = 0
@@ -357,16 +337,15 @@ def _finish(
             step = 0
         for chunk in range(CHUNKS):
             last = chunk == CHUNKS - 1
-            _wait_for_turn(go, turn * CHUNKS + chunk, ME, LEAD)
             p = tl.zeros((PAIRS, CHANNELS), tl.float32)
             p, step = _add_pieces(
-                p, z, full, empty, blocks, full, empty, step, turn, last, go,
-                ME, H_PIECES, STAGES, RESIDENT, False, LEAD,
+                p, z, full, empty, blocks, full, empty, step, turn, last,
+                ME, H_PIECES, STAGES, RESIDENT, False,
             )  # fmt: skip
             g = tl.zeros((PAIRS, CHANNELS), tl.float32)
             g, step = _add_pieces(
-                g, y, y_full, y_empty, blocks, full, empty, step, turn, last, go,
-                ME, PIECES, STAGES, RESIDENT, True, LEAD - H_PIECES,
+                g, y, y_full, y_empty, blocks, full, empty, step, turn, last,
+                ME, PIECES, STAGES, RESIDENT, True,
             )  # fmt: skip
             channel = chunk * CHANNELS
             channels = channel + tl.arange(0, CHANNELS)
