@@ -130,7 +130,7 @@ def timed_specialized(
     gemm_specialized(
         a_desc, b_desc, c_desc, None, None, (), None, None, M, N, K, 1, 0, 0, 0, 0,
         BLOCK_M, BLOCK_N, BLOCK_K, 8, STAGES, SUBTILES, False, False, False, False, True,
-        tl.float32, PINGPONG, 1, 1, False, False, "", None, tl.int32,
+        tl.float32, PINGPONG, 1, 1, False, False, "", False, None, tl.int32,
     )  # fmt: skip
     tl.store(t_ptr + tl.program_id(0), tlx.clock64() - start)
 
