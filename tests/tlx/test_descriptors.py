@@ -14,8 +14,6 @@ from tlx.building import build, instructions, line_of
 import remora.tlx as tlx
 from remora import errors
 
-NEWEST = triton.__version__ >= "3.9"
-
 
 def copies(compiled: Any) -> list[str]:
     return instructions(compiled.asm["ptx"], r"cp\.(?:reduce\.)?async\.bulk\.tensor\S+")
@@ -148,8 +146,8 @@ def test_options_of_copies(evict: str, reduce: str) -> None:
     assert [s.replace(".L2::cache_hint", "") for s in stores] == [
         operation if reduce else plain
     ] * 2
-    assert ("L2::cache_hint" in load) == (bool(evict) and NEWEST)
-    assert ("L2::cache_hint" in stores[0]) == (bool(evict) and NEWEST and not reduce)
+    assert ("L2::cache_hint" in load) == bool(evict)
+    assert ("L2::cache_hint" in stores[0]) == (bool(evict) and not reduce)
     assert "L2::cache_hint" not in stores[1]
     waits = instructions(text, r"cp\.async\.bulk\.wait_group\S*\s+\d+")
     assert waits[0] == "cp.async.bulk.wait_group.read 1"

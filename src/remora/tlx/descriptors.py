@@ -195,8 +195,7 @@ def async_descriptor_load(
         barrier: one barrier; its phase gets the box's bytes (``barrier_expect_bytes``).
         pred: a boolean; False: nothing is copied.
         cache_modifier: no effect: the copy does not go through the first-level cache.
-        eviction_policy: "", "evict_first" or "evict_last", of the second-level cache; no
-            effect before Triton 3.9.
+        eviction_policy: "", "evict_first" or "evict_last", of the second-level cache.
         multicast_targets: ranks of the CTAs of the cluster that get the box, each in its own
             buffer and at its own barrier in the place of these; this CTA only if it is among
             them. None or []: this CTA.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from xdsl.dialects.builtin import IntegerType, StringAttr, TensorType, UnitAttr
 from xdsl.ir import Attribute, SSAValue
 
@@ -44,7 +46,7 @@ def _copied(
 
 
 def _policy(evict: str) -> dict[str, Attribute]:
-    """The cache policy of a load, as the release writes it; before 3.9 only none is to be had."""
+    """The cache policy of a load, as the release writes it; before 3.9 operations have none."""
     if not features().cache_policies:
         return {"cache": i32(1), "evict": i32(1)}
     if not evict:
@@ -59,7 +61,11 @@ def lower_load(op: CustomOp, builder: Builder, lowering: Lowering) -> None:
     rank = op.attributes["rank"]
     descriptor, buffer, bar, *rest = op.operands
     if op.attributes.get("targets") or op.attributes.get("pair"):
-        _copy_into_cluster(op, builder, lowering)
+        _copy_in_ptx(op, builder, lowering)
+        return
+    if _hinted_in_ptx(op.attributes["evict"], buffer, descriptor, builder):
+        _meet(builder)
+        _copy_in_ptx(op, builder, lowering)
         return
     offsets, predicate = rest[:rank], rest[rank:] or [builder.constant(1, 1)]
     builder.op(
@@ -73,7 +79,22 @@ def lower_load(op: CustomOp, builder: Builder, lowering: Lowering) -> None:
     )  # fmt: skip
 
 
-def _copy_into_cluster(op: CustomOp, builder: Builder, lowering: Lowering) -> None:
+def _hinted_in_ptx(
+    evict: str, buffer: SSAValue, descriptor: SSAValue, builder: Builder
+) -> bool:  # fmt: skip
+    """Whether a copy has a hint that the release's operation cannot carry."""
+    if not evict or features().cache_policies:
+        return False
+    return fitting(buffer, descriptor, builder) is buffer
+
+
+def _meet(builder: Builder) -> None:
+    """All of the task's threads are done with shared memory: text says nothing of what it uses,
+    by which Triton would know where they have to meet."""
+    builder.op("ttg.barrier", [], [], {"addrSpace": i32(1)})
+
+
+def _copy_in_ptx(op: CustomOp, builder: Builder, lowering: Lowering) -> None:
     """``cp.async.bulk.tensor`` into several CTAs, or with a barrier of a pair's first CTA.
 
     An instruction for each piece that one copies.
@@ -111,15 +132,10 @@ def _copy_into_cluster(op: CustomOp, builder: Builder, lowering: Lowering) -> No
         + "".join(f", ${rank + 3 + i}" for i in range(len(last) + len(policy)))
         + ";"
     )
-    front = (0,) * (rank - len(memdesc.shape))  # dimensions of 1 that the buffer leaves out
     for start in _starts(memdesc.shape, piece):
-        at = [
-            builder.value("arith.addi", [o, builder.constant(s)], o.type) if s else o
-            for o, s in zip(offsets, (*front, *start), strict=True)
-        ]
         operands = [
             piece_address(builder, buffer, memdesc, start), descriptor_address(builder, descriptor),
-            *at, where, *last, *policy,
+            *_moved(offsets, start, builder), where, *last, *policy,
         ]  # fmt: skip
         execute_once(builder, text, operands, predicate)
 
@@ -142,8 +158,42 @@ def lower_store(op: CustomOp, builder: Builder, lowering: Lowering) -> None:
     if reduce:
         builder.op("ttng.async_tma_reduce", operands, [], {"kind": i32(_REDUCTIONS[reduce])})
         return
+    if _hinted_in_ptx(evict, buffer, descriptor, builder):
+        _store_in_ptx(op, builder, lowering)
+        return
     policy = _policy(evict) if evict and features().cache_policies else {}
     builder.op("ttng.async_tma_copy_local_to_global", operands, [], policy)
+
+
+def _store_in_ptx(op: CustomOp, builder: Builder, lowering: Lowering) -> None:
+    """``cp.async.bulk.tensor`` from shared memory, a group of copies."""
+    descriptor, buffer, *offsets = op.operands
+    lowering.analysis.reached.append(buffer)
+    memdesc = lowering.analysis.described(buffer)
+    hint, policy = _hint(op.attributes["evict"], builder)
+    rank = len(offsets)
+    coordinates = ", ".join(f"${i}" for i in range(rank, 0, -1))
+    text = (
+        f"cp.async.bulk.tensor.{rank}d.global.shared::cta.bulk_group{hint} "
+        f"[$0, {{{coordinates}}}], [${rank + 1}], ${rank + 2};"
+    )
+    _meet(builder)
+    piece = memdesc.layout.piece(memdesc.shape)
+    for start in _starts(memdesc.shape, piece):
+        at = _moved(offsets, start, builder)
+        source = piece_address(builder, buffer, memdesc, start)
+        operands = [descriptor_address(builder, descriptor), *at, source, *policy]
+        execute_once(builder, text, operands)
+    execute(builder, "cp.async.bulk.commit_group;")
+
+
+def _moved(offsets: Sequence[SSAValue], start: tuple[int, ...], builder: Builder) -> list[SSAValue]:
+    """Offsets of a piece; the buffer may leave out first dimensions, of 1."""
+    front = (0,) * (len(offsets) - len(start))
+    return [
+        builder.value("arith.addi", [o, builder.constant(s)], o.type) if s else o
+        for o, s in zip(offsets, (*front, *start), strict=True)
+    ]
 
 
 @async_descriptor_store_wait.lowering(*FROM_HOPPER_ON)
@@ -173,10 +223,7 @@ def lower_prefetch_tensor(op: CustomOp, builder: Builder, lowering: Lowering) ->
         f"[$0, {{{coordinates}}}]" + (f", ${len(shape) + 1}" if hint else "") + ";"
     )
     for start in _starts(shape, piece):
-        at = [
-            builder.value("arith.addi", [o, builder.constant(s)], o.type) if s else o
-            for o, s in zip(offsets, start, strict=True)
-        ]
+        at = _moved(offsets, start, builder)
         operands = [descriptor_address(builder, descriptor), *at, *policy]
         execute_once(builder, text, operands, predicate)
 
