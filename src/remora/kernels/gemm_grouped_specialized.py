@@ -37,8 +37,8 @@ def gemm_grouped_specialized(
     stride_a, stride_b,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
     STAGES: tl.constexpr, SUBTILES: tl.constexpr, A_BY_COLUMN: tl.constexpr,
-    B_BY_COLUMN: tl.constexpr, ACC: tl.constexpr, KIND: tl.constexpr, PASSES: tl.constexpr,
-    LATE: tl.constexpr, INDEX: tl.constexpr,
+    B_BY_COLUMN: tl.constexpr, ACC: tl.constexpr, KIND: tl.constexpr, LATE: tl.constexpr,
+    INDEX: tl.constexpr,
 ):  # fmt: skip
     """The products of all groups; shapes as of ``gemm_grouped``.
 
@@ -50,9 +50,8 @@ def gemm_grouped_specialized(
     KIND "list": offs is the table; A and B by columns where it says so, for all of them alike.
     Descriptors that a kind does not name are None. Scales as of ``gemm_grouped``. taken: an
     int32, 0. Grid: programs, any number. STAGES: buffers of each operand. SUBTILES: 1, 2 or 4.
-    ACC: the accumulator's element type. PASSES: 1, or of KIND "rows" 3, see ``_rows``. LATE, of
-    KIND "rows" with at least SUBTILES steps of K: a tile is stored during the first products of
-    the next one.
+    ACC: the accumulator's element type. LATE, of KIND "rows" with at least SUBTILES steps of K:
+    a tile is stored during the first products of the next one.
     """
     ROWS: tl.constexpr = BLOCK_M // 2
     A_SHAPE: tl.constexpr = (BLOCK_K, ROWS) if A_BY_COLUMN else (ROWS, BLOCK_K)
@@ -75,21 +74,20 @@ def gemm_grouped_specialized(
                 c_desc, c_ptr, scale_a, scale_b, offs, GROUPS, M, N, K,
                 a_buffers, b_buffers, c_buffers, full, empty, mail, posted, read, c_places, 0,
                 BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, SUBTILES, A_BY_COLUMN, B_BY_COLUMN,
-                ACC, KIND, PASSES, LATE, INDEX,
+                ACC, KIND, LATE, INDEX,
             )  # fmt: skip
         with tlx.async_task(num_warps=4, num_regs=232):
             _consume(
                 c_desc, c_ptr, scale_a, scale_b, offs, GROUPS, M, N, K,
                 a_buffers, b_buffers, c_buffers, full, empty, mail, posted, read, c_places, 1,
                 BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, SUBTILES, A_BY_COLUMN, B_BY_COLUMN,
-                ACC, KIND, PASSES, LATE, INDEX,
+                ACC, KIND, LATE, INDEX,
             )  # fmt: skip
         with tlx.async_task(num_warps=1, num_regs=40):
             _produce(
                 a_desc, b_desc, a_ptr, b_ptr, offs, taken, GROUPS, M, N, K, stride_a, stride_b,
                 a_buffers, b_buffers, full, empty, mail, posted, read, a_places, b_places,
                 BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, A_BY_COLUMN, B_BY_COLUMN, KIND,
-                PASSES,
             )  # fmt: skip
 
 
@@ -108,23 +106,6 @@ def _sizes(offs, group, start, M, N, K, KIND: tl.constexpr):
         n = number_of(offs, group, 4)
         k = number_of(offs, group, 5)
     return m, n, k, end
-
-
-@triton.jit
-def _rows(turn, GROUPS, start, m, BLOCK_M: tl.constexpr, PASSES: tl.constexpr):
-    """Where the rows of a group begin that are worked on in a turn, and how many they are.
-
-    All groups' whole tiles come first, then the ends of groups of more than half a tile, then
-    those of less: with the shortest tiles last the programs end at about the same time.
-    """
-    if PASSES == 3:
-        rest = m % BLOCK_M
-        if turn < GROUPS:
-            m -= rest
-        else:
-            start += m - rest
-            m = tl.where((rest > BLOCK_M // 2) == (turn < 2 * GROUPS), rest, 0)
-    return start, m
 
 
 @triton.jit
@@ -148,24 +129,19 @@ def _produce(
     a_buffers, b_buffers, full, empty, mail, posted, read, a_places, b_places,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
     STAGES: tl.constexpr, A_BY_COLUMN: tl.constexpr, B_BY_COLUMN: tl.constexpr, KIND: tl.constexpr,
-    PASSES: tl.constexpr,
 ):  # fmt: skip
     """Copy the operands of the program's tiles, stage by stage; A's in two parts."""
     ROWS: tl.constexpr = BLOCK_M // 2
     step, made, sent = 0, 0, 0
     start, first, tile = 0, 0, tl.program_id(0)
-    for turn in range(GROUPS * PASSES):
-        group = turn % GROUPS
-        if group == 0:
-            start *= 0
+    for group in range(GROUPS):
         m, n, k, end = _sizes(offs, group, start, M, N, K, KIND)
-        begin, m = _rows(turn, GROUPS, start, m, BLOCK_M, PASSES)
         tiles = tl.cdiv(m, BLOCK_M) * tl.cdiv(n, BLOCK_N)
         if tile < first + tiles:
             if KIND == "rows":
                 step, tile, sent = _produce_group(
                     a_desc, b_desc, a_buffers, b_buffers, full, empty, taken, mail, posted, read,
-                    begin, group, 0, m, n, k, tile, first, tiles, step, sent,
+                    start, group, 0, m, n, k, tile, first, tiles, step, sent,
                     BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, A_BY_COLUMN, B_BY_COLUMN, KIND,
                 )  # fmt: skip
             else:
@@ -327,7 +303,7 @@ def _consume(
     ME: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
     GROUP_M: tl.constexpr, STAGES: tl.constexpr, SUBTILES: tl.constexpr,
     A_BY_COLUMN: tl.constexpr, B_BY_COLUMN: tl.constexpr, ACC: tl.constexpr, KIND: tl.constexpr,
-    PASSES: tl.constexpr, LATE: tl.constexpr, INDEX: tl.constexpr,
+    LATE: tl.constexpr, INDEX: tl.constexpr,
 ):  # fmt: skip
     """Multiply and store half of the rows of each of the program's tiles."""
     ROWS: tl.constexpr = BLOCK_M // 2
@@ -339,17 +315,13 @@ def _consume(
     if LATE:
         held = tl.zeros((ROWS, BLOCK_N), tlx.dtype_of(c_ptr))
     start, first, tile = 0, 0, tl.program_id(0)
-    for turn in range(GROUPS * PASSES):
-        group = turn % GROUPS
-        if group == 0:
-            start *= 0
+    for group in range(GROUPS):
         m, n, k, end = _sizes(offs, group, start, M, N, K, KIND)
-        begin, m = _rows(turn, GROUPS, start, m, BLOCK_M, PASSES)
         tiles = tl.cdiv(m, BLOCK_M) * tl.cdiv(n, BLOCK_N)
         steps = _steps(k, BLOCK_K)
         c_at, c_row = c_ptr, 0
         if KIND == "rows":
-            c_row = begin
+            c_row = start
         elif KIND == "depth":
             c_row = group * M
         else:

@@ -24,9 +24,6 @@ _WHERE = "remora.kernels.grouped_matmul"
 # Bytes of shared memory that a program of Hopper has for buffers (227 KiB; the rest: barriers).
 _SHARED = (227 << 10) - 1024
 
-#: In which groups of rows are worked on: their ends come last, see ``gemm_grouped_specialized``.
-_PASSES = 3
-
 
 def grouped_matmul(
     a: Any, b: Any, offs: Any = None, *, scale_a: Any = None, scale_b: Any = None,
@@ -391,8 +388,7 @@ def _launch_specialized(
             *descriptors, a, b, c, work.scale_a, work.scale_b, work.offs, taken, *work.sizes,
             a.stride(1), b.stride(0), **config.arguments(), SUBTILES=config.subtiles,
             A_BY_COLUMN=a_by_column, B_BY_COLUMN=b_by_column, ACC=_DTYPES[_name(a.dtype)][0],
-            KIND=kind, PASSES=_PASSES if kind == "rows" else 1, LATE=late, INDEX=work.index,
-            num_warps=4,
+            KIND=kind, LATE=late, INDEX=work.index, num_warps=4,
         ),
     )  # fmt: skip
 
