@@ -118,9 +118,9 @@ def give(call: Call, sums: Any, dst: Any, remote_cta_rank: Any, bar: Any) -> Non
     between threads before.
     """
     sums, buffer = _sums(call, "sums", sums), _room(call, "dst", dst)
-    call.emit([
-        sums, buffer, rank_of(call, "remote_cta_rank", remote_cta_rank), barrier(call, "bar", bar)
-    ])  # fmt: skip
+    rank = rank_of(call, "remote_cta_rank", remote_cta_rank)
+    # remote: the cluster's CTAs begin and end together.
+    call.emit([sums, buffer, rank, barrier(call, "bar", bar)], remote=True)
 
 
 @op("tlx.given_sums")
@@ -140,7 +140,7 @@ def _room(call: Call, name: str, buffer: Any) -> Any:
 
 
 @give.reference
-def _give(machine: Machine, sums: Any, dst: Any, rank: Any, bar: Barrier) -> None:
+def _give(machine: Machine, sums: Any, dst: Any, rank: Any, bar: Barrier, remote: bool) -> None:
     require_own(machine, rank)
 
     def copy() -> None:
