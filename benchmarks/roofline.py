@@ -107,17 +107,19 @@ def halves(meter: Meter, cases: list[Case]) -> list[dict[str, Any]]:
     return found
 
 
-def counted(suites: Sequence[str], seconds: float) -> list[dict[str, Any]] | str:
+def counted(
+    suites: Sequence[str], sections: Sequence[str], seconds: float
+) -> list[dict[str, Any]] | str:
     """ncu's counters for each product, or why there are none."""
     if shutil.which("ncu") is None:
         return "ncu is not installed"
-    sections = [word for s in SECTIONS for word in ("--section", s)]
+    words = [word for section in sections for word in ("--section", section)]
     known = subprocess.run(
         ["ncu", "--query-metrics", "--chip", "gh100"], capture_output=True, text=True
     ).stdout.split()
     more = [name for name, _ in COUNTERS.values() if name.partition(".")[0] in known]
     command = [
-        "ncu", "--clock-control", "none", "--profile-from-start", "off", *sections,
+        "ncu", "--clock-control", "none", "--profile-from-start", "off", *words,
         *(["--metrics", ",".join(more)] if more else []),
         "--csv", "--page", "raw", "--print-units", "base",
         sys.executable, __file__, "profiled", "--suites", *suites,
@@ -164,14 +166,14 @@ def profiled(suites: Sequence[str]) -> None:
         torch.cuda.cudart().cudaProfilerStop()
 
 
-def measure(out: Path, suites: Sequence[str], seconds: float) -> None:
+def measure(out: Path, suites: Sequence[str], sections: Sequence[str], seconds: float) -> None:
     meter, cases = Meter(), cases_of(suites)
     limits = {"power_w": meter.power_limit(), "clock_mhz": meter.highest_clock()}
     result = machine.record() | {"limits": limits, "ceilings": ceilings(meter, cases)}
     result["halves"] = halves(meter, cases)
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(json.dumps(result, indent=1) + "\n")
-    result["counters"] = counted(suites, seconds)
+    result["counters"] = counted(suites, sections, seconds)
     out.write_text(json.dumps(result, indent=1) + "\n")
 
 
@@ -346,13 +348,14 @@ def main() -> None:
     parser.add_argument("files", nargs="*", type=Path, help="page: of gemm, and of measure")
     parser.add_argument("--out", type=Path, default=Path("roofline"))
     parser.add_argument("--suites", nargs="*", default=SUITES, choices=SUITES)
+    parser.add_argument("--sections", nargs="*", default=SECTIONS, help="of ncu's, beside COUNTERS")
     parser.add_argument("--seconds", type=float, default=120, help="the most that ncu may take")
     arguments = parser.parse_args()
     if arguments.what == "profiled":
         profiled(arguments.suites)
         return
     if arguments.what == "measure":
-        measure(arguments.out, arguments.suites, arguments.seconds)
+        measure(arguments.out, arguments.suites, arguments.sections, arguments.seconds)
         return
     products, found = (json.loads(file.read_text()) for file in arguments.files)
     found["files"] = [f"`{file.name}`" for file in arguments.files]
