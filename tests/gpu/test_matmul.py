@@ -109,29 +109,6 @@ def test_types_that_are_cut_along_k(cases: Any, dtype: str, shape: tuple[int, in
 
 
 @hopper
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-@pytest.mark.parametrize("columns", [208, 256, 64])
-@pytest.mark.parametrize("order", ["row", "column"])
-def test_tiles_that_two_ctas_share(cases: Any, dtype: str, columns: int, order: str) -> None:
-    from remora.errors import KernelArgumentError
-    from remora.kernels import matmul
-    from remora.kernels.matmul import Config
-
-    config = Config(128, columns, 64, 1, 4 if columns < 256 else 3, 4, "split", keep="a")
-    for m, n, k in ((128, 1024, 4096), (1, 8, 65), (200, 1000, 328), (129, 424, 128)):
-        k = -(-k // 8) * 8
-        a = cases.matrix((m, k), dtype, "cuda")
-        b = cases.matrix((k, n), dtype, "cuda", by_column=order == "column")
-        first = cases.agrees(a, b, config=config)
-        assert torch.equal(first, cases.agrees(a, b, times=3, config=config))
-    if dtype == "float16" and order == "row":
-        cases.with_epilogue(300, 264, 136, "cuda", config=replace(config, block_n=144))
-    refused = cases.matrix((64, 64), dtype, "cuda")
-    with pytest.raises(KernelArgumentError, match=r"K of more than 64"):
-        matmul(refused, refused, config=config)
-
-
-@hopper
 @pytest.mark.parametrize("name", ["pipelined", "cooperative", "cluster 2x1", "late, stream_k"])
 def test_batches(cases: Any, name: str) -> None:
     cases.in_batches(200, 264, 136, "cuda", ("float16",), config=configs()[name])

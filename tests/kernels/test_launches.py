@@ -74,14 +74,3 @@ def test_programs_have_as_many_tiles() -> None:
     for tiles in range(1, 3000, 7):
         clusters = _even(tiles, 132)
         assert -(-tiles // clusters) == -(-tiles // min(tiles, 132))
-
-
-def test_what_two_ctas_do_not_share() -> None:
-    from remora.kernels.launches import split
-
-    config = Config(128, 64, 64, 1, 4, 4, "split")
-    for given in (
-        product("column-row"), product(k=64), product("row-column", "float32"),
-    ):  # fmt: skip
-        with pytest.raises(KernelArgumentError, match=r"one product of 16-bit elements|rows are"):
-            split(given, config, None)  # type: ignore[arg-type]

@@ -14,9 +14,7 @@ from tlx.building import build, conversions_in_loops, instructions, loops_of
 import remora
 import remora.tlx as tlx
 from remora.analysis import resources
-from remora.errors import KernelArgumentError
 from remora.kernels.gemm_specialized import gemm_specialized
-from remora.kernels.gemm_split import gemm_split
 from remora.kernels.matmul import Config
 from remora.kernels.offline import plain_arguments
 
@@ -156,58 +154,6 @@ def test_integers_that_are_cut_along_k() -> None:
     config = replace(COOPERATIVE, block_n=128, block_k=128, stream_k=True)
     ptx = product(config, "i8", columns="b", out="i32").asm["ptx"]
     assert len(re.findall(r"ld\.global\.v2\.b32 \{%a, %b\}.*add\.s32", ptx)) == 2 * 32
-
-
-def shared_product(columns: int, stages: int, dtype: str = "fp16", **given: Any) -> Any:
-    """The product of which two CTAs share a tile, as ``matmul`` launches it."""
-    config = Config(128, columns, 64, 1, stages, 4, "split", keep="a")
-    widths, last = (*config.widths, 0, 0)[:3], config.widths[-1]
-    of_b = {
-        f"b{i}_desc": f"tensordesc<{dtype}[64,{w}]>" if w else None for i, w in enumerate(widths)
-    }
-    with remora.use(tlx.in_clusters((2, 1, 1))):
-        return build(
-            gemm_split, "cuda:90", a_desc=f"tensordesc<{dtype}[64,64]>", **of_b,
-            c_desc=f"tensordesc<{dtype}[64,64]>",
-            c_last_desc=f"tensordesc<{dtype}[64,{last}]>" if last < 64 else None,
-            M="i32", N="i32", K="i32", BLOCK_K=64, STAGES=stages,
-            **{f"WIDTH_{i}": w for i, w in enumerate(widths)}, KEEP=True, ACC=tl.float32,
-            **{**plain_arguments(gemm_split), "B_BY_COLUMN": False, **given},
-        )  # fmt: skip
-
-
-@pytest.mark.parametrize(("columns", "stages", "given"), [
-    (208, 4, {}),
-    (256, 3, {"EPILOGUE": add_residual, "args": ("*fp32", "*fp16", "i32"), "STAGES": 2}),
-])  # fmt: skip
-def test_tiles_that_two_ctas_share(columns: int, stages: int, given: dict[str, Any]) -> None:
-    compiled = shared_product(columns, given.pop("STAGES", stages), **given)
-    ptx = compiled.asm["ptx"]
-    widths = Config(128, columns, 64, 1, stages, 4, "split").widths
-    shapes = {f"m64n{width}k16.f32.f16.f16" for width in widths}
-    assert set(instructions(ptx, r"wgmma\.mma_async\.sync\.aligned\.(m\S+) ")) == shapes
-    loops = [loop for loop in loops_of(ptx) if "wgmma.mma_async" in loop]
-    inner = min(loops, key=len)
-    # The products of one step are in flight while the next ones are issued.
-    assert instructions(inner, r"wgmma\.wait_group\.sync\.aligned\s+(\d)") == [f"{len(widths)}"]
-    # Each consumer's 64 rows go to the other CTA, from the registers that they are in.
-    assert ptx.count("st.async.weak.shared::cluster") == 2 * columns // 8
-    assert ptx.count("ld.shared.v4.b32") == 2 * columns // 8
-    assert conversions_in_loops(compiled.asm["ttgir"]) == []
-    assert resources(compiled.asm["cubin"])[1] == 0
-    assert compiled.metadata.shared <= 227 << 10
-
-
-def test_widths_of_tiles_that_two_ctas_share() -> None:
-    assert Config(128, 208, 64, 1, 4, 4, "split").widths == (128, 64, 16)
-    assert Config(128, 256, 64, 1, 3, 4, "split").widths == (256,)
-    for columns in (240, 200, 512, 8):
-        with pytest.raises(KernelArgumentError, match=rf"not of 128 x {columns}"):
-            Config(128, columns, 64, 1, 4, 4, "split")
-    with pytest.raises(KernelArgumentError, match="not of 64 x 128"):
-        Config(64, 128, 64, 1, 4, 4, "split")
-    with pytest.raises(KernelArgumentError, match="takes keep alone"):
-        Config(128, 128, 64, 1, 4, 4, "split", turn=True)
 
 
 def test_turns() -> None:

@@ -24,8 +24,7 @@ class Config:
     sums in tensor memory; a cluster of (2, 1) is two CTAs that share their tiles.
     keep: "a" or "b": that operand is to leave the second-level cache last, the other one first.
     turn: every other tile of a program is multiplied from the end of K, of which what it has
-    in common with the tile before is still in that cache. ``"split"`` (Hopper): two CTAs share a
-    tile of 128 rows, half of K each; block_n: up to three powers of two, of 16 to 256.
+    in common with the tile before is still in that cache.
     """
 
     block_m: int
@@ -48,16 +47,8 @@ class Config:
         if self.schedule == "blackwell":
             if self.cluster not in ((1, 1), (2, 1)) or self.stream_k or self.subtiles % 2:
                 problem = "the schedule for Blackwell takes clusters of 1 or 2, even subtiles"
-        elif self.schedule not in ("pipelined", "cooperative", "pingpong", "split"):
+        elif self.schedule not in ("pipelined", "cooperative", "pingpong"):
             problem = f"there is no schedule {self.schedule!r}"
-        elif self.schedule == "split":
-            if self.block_m != 128 or not self.widths:
-                problem = (
-                    f"two CTAs share tiles of 128 rows and up to three powers of two, not of "
-                    f"{self.block_m} x {self.block_n}"
-                )
-            elif self.cluster != (1, 1) or self.stream_k or self.late_store or self.turn:
-                problem = "the schedule of two CTAs for a tile takes keep alone"
         elif self.schedule != "pipelined" and self.subtiles not in (1, 2, 4):
             problem = f"subtiles is {self.subtiles}: 1, 2 or 4"
         elif any(n not in (1, 2, 4, 8) for n in self.cluster) or math.prod(self.cluster) > 8:
@@ -79,12 +70,6 @@ class Config:
                 where="remora.kernels.matmul",
                 hint='schedule="cooperative" takes all of them',
             )
-
-    @property
-    def widths(self) -> tuple[int, ...]:
-        """The powers of two that block_n is the sum of, the largest first; none if it cannot be."""
-        found = tuple(w for w in (256, 128, 64, 32, 16) if self.block_n & w)
-        return found if len(found) <= 3 and sum(found) == self.block_n else ()
 
     def arguments(self) -> dict[str, int]:
         """The kernel's constants."""

@@ -14,7 +14,6 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 from remora.errors import KernelArgumentError
 from remora.kernels.config import Config
 from remora.kernels.gemm_specialized import gemm_specialized
-from remora.kernels.gemm_split import gemm_split
 from remora.kernels.operands import Operand, Product
 
 _WHERE = "remora.kernels.matmul"
@@ -210,53 +209,12 @@ def _clusters_at_a_time(device: int, size: int) -> int:
     return int(utilities.cuOccupancyMaxActiveClusters(kernel.function, shared, size))
 
 
-def split(product: Product, config: Config, extra: Extra) -> Launch:
-    """The launch of the kernel of which two CTAs share a tile.
-
-    Raises:
-        KernelArgumentError: it cannot take the operands.
-    """
-    check_described(product)
-    a, b, c = product.a, product.b, product.c
-    several = a.batched or b.batched or c.dim() == 3
-    other = a.by_column or a.tensor.element_size() != 2 or c.dtype != a.tensor.dtype
-    if several or other or not product.c_described or product.k <= config.block_k:
-        raise KernelArgumentError(
-            f"{product.batches} of {product.m} x {product.n} x {product.k}, a of strides "
-            f"{a.tensor.stride()} and {a.tensor.dtype}, c of {c.dtype}",
-            where=_WHERE,
-            hint='schedule="split" takes one product of 16-bit elements, a by rows, c of its type '
-            f'and K of more than {config.block_k}; "cooperative" takes all',
-        )
-    widths = (*config.widths, 0, 0)[:3]
-    last = config.widths[-1]
-    a_desc = _descriptor_of(a, 64, config.block_k)
-    b_descs = [_descriptor_of(b, config.block_k, w) if w else lambda tensor: None for w in widths]
-    c_desc = _descriptor(c, [64, 64])
-    c_last = _descriptor(c, [64, last]) if last < 64 else lambda tensor: None
-    tiles = parts_of(product.m, config.block_m) * parts_of(product.n, config.block_n)
-    given = dict(
-        M=product.m, N=product.n, K=product.k, BLOCK_K=config.block_k, STAGES=config.stages,
-        **{f"WIDTH_{i}": w for i, w in enumerate(widths)}, B_BY_COLUMN=b.by_column,
-        ACC=product.accumulator, KEEP=config.keep == "a", EPILOGUE=extra.epilogue,
-        INDEX=product.index, num_warps=4, ctas_per_cga=(2, 1, 1),
-    )  # fmt: skip
-
-    def launch(a: Any, b: Any, c: Any, extra: Extra) -> None:
-        gemm_split[(2 * tiles,)](
-            a_desc(a), *(desc(b) for desc in b_descs), c_desc(c), c_last(c), extra.scale_a,
-            extra.scale_b, extra.args, **given,
-        )  # fmt: skip
-
-    return launch
-
-
 def launched(product: Product, config: Config, extra: Extra) -> Launch:
-    """Launch ``specialized`` or ``split``, with as many stages as fit; what was launched."""
+    """Launch ``specialized``, with as many stages as fit; what was launched."""
     # What an epilogue loads, and what the copy engine does not store, goes through shared memory.
     may_be_less = extra.epilogue is not None or not product.c_described
     while True:
-        launch = (split if config.schedule == "split" else specialized)(product, config, extra)
+        launch = specialized(product, config, extra)
         try:
             launch(product.a.tensor, product.b.tensor, product.c, extra)
         except OutOfResources:
