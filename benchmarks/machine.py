@@ -39,11 +39,13 @@ def answer(python: str, *command: str) -> Any:
 
 def _anywhere(word: str) -> str:
     """A word of the command without the folders of this machine."""
-    script = Path(word)
+    name, equals, place = word.rpartition("=")
+    script = Path(place)
     if not script.is_absolute():
         return word
     here = Path(__file__).resolve().parent.parent
-    return str(script.relative_to(here)) if script.is_relative_to(here) else script.name
+    inside = script.is_relative_to(here)
+    return name + equals + (str(script.relative_to(here)) if inside else script.name)
 
 
 def _cpu() -> str:

@@ -2,10 +2,10 @@
 
     python benchmarks/triangle.py --out benchmarks/results/NAME
 
-Random normal pairs, weights of the size 1 / sqrt(extent), a mask of nine in ten. All in one
-process, in turn, round after round; medians of CUDA events, and ratios to torch.compile. The
-error is ``|result - float64| / |float64|``, of one update; with ``--gradients``, which times
-forward and backward together, of the gradient of x. The floors are what the bytes that have to be
+Random normal pairs, weights of the size 1 / sqrt(extent), a mask of nine in ten. All in turn,
+round after round; medians of CUDA events, and ratios to torch.compile. The error is
+``|result - float64| / |float64|``, of one update; with ``--gradients``, which times forward and
+backward together, of the gradient of x. The floors are what the bytes that have to be
 moved forward, and the products, take at the rates measured in the same run.
 
 Contestants:
@@ -14,16 +14,27 @@ Contestants:
   remora         remora.kernels.triangle_multiply
   remora-graph   the same, replayed from a CUDA graph
   cuequivariance where it is installed
+
+torch.compile may need another Triton than the one that Remora runs on: all but Remora's then have
+a process of their own beside this one, whose PYTHONPATH is without the folders that hold a Triton:
+so it finds the one PyTorch came with. ``--apart auto`` does so where torch.compile fails here.
+
+Compiling takes most of the time. ``--rounds 0`` only compiles, and ``--part I/COUNT`` takes every
+COUNT-th case: run COUNT such processes at once, then the benchmark.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import statistics
+import subprocess
 import sys
+import time
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import machine
 
@@ -34,7 +45,8 @@ SIZES = [
     (n, batch, c) for c in (128, 384) for n in (256, 512, 768, 1024) for batch in (1, 2)
 ]  # fmt: skip
 DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
-CONTESTANTS = ("eager", "compiled", "remora", "remora-graph", "cuequivariance")
+OTHERS = ("eager", "compiled", "cuequivariance")
+CONTESTANTS = (*OTHERS, "remora", "remora-graph")
 
 
 def contestants(names: list[str]):
@@ -42,16 +54,17 @@ def contestants(names: list[str]):
     import torch
     from kernels.triangle_reference import triangle
 
-    from remora.kernels import triangle_multiply
-
     torch.backends.cuda.matmul.allow_tf32 = True
     torch._dynamo.reset()  # each size is compiled for itself
     compiled = torch.compile(triangle, dynamic=False)
     runs = {
         "eager": lambda v, m, i: triangle(*v, mask=m, incoming=i),
         "compiled": lambda v, m, i: compiled(*v, mask=m, incoming=i),
-        "remora": lambda v, m, i: triangle_multiply(*v, mask=m, incoming=i),
     }
+    if "remora" in names:
+        from remora.kernels import triangle_multiply
+
+        runs["remora"] = lambda v, m, i: triangle_multiply(*v, mask=m, incoming=i)
     try:
         from cuequivariance_torch import triangle_multiplicative_update
     except ImportError:
@@ -104,48 +117,156 @@ def rates() -> dict[str, float]:
     }
 
 
-def measure(size, dtype: str, incoming: bool, arguments, peaks) -> list[dict]:
+class Case:
+    """One size, dtype and direction, and some contestants, in this process."""
+
+    def __init__(self, case: list[Any], names: list[str], gradients: bool, exact: bool) -> None:
+        """Compile all; with ``exact``, compare with float64."""
+        import torch
+        from kernels.triangle_reference import error as off
+        from kernels.triangle_reference import inputs, triangle
+
+        (n, batch, c), dtype, incoming = case
+        kind = getattr(torch, DTYPES[dtype])
+        values = inputs(batch, n, c, HIDDEN, kind, "cuda")
+        mask = torch.rand(batch, n, n, device="cuda") > 0.1
+        grad = torch.randn(values[0].shape, device="cuda").to(kind)
+
+        def complete(run, values, grad):
+            """The update; with gradients that of x comes out, and all are worked out."""
+            if not gradients:
+                with torch.no_grad():
+                    return run(values, mask, incoming)
+            values = [v.detach().requires_grad_() for v in values]
+            return torch.autograd.grad(run(values, mask, incoming), values, grad)[0]
+
+        self.runs = {
+            name: lambda run=run: complete(run, values, grad)
+            for name, run in contestants(names).items()
+        }
+        results = {}
+        for name in list(self.runs):
+            try:
+                results[name] = self.runs[name]()
+            except Exception as error:  # another's, of whatever kind: the rest goes on
+                if name == "remora":
+                    raise
+                del self.runs[name]
+                print(f"{case} {name}: {type(error).__name__}: {str(error)[:1000]}", flush=True)
+        self.errors = {}
+        if exact:
+            reference = complete(
+                lambda v, m, i: triangle(*v, mask=m, incoming=i),
+                [v.double() for v in values], grad.double(),
+            )  # fmt: skip
+            self.errors = {name: off(result, reference) for name, result in results.items()}
+            del reference
+        del results
+        if "remora" in self.runs and "remora-graph" in names and not gradients:
+            self.runs["remora-graph"] = replayed(self.runs["remora"])
+            self.errors["remora-graph"] = self.errors.get("remora")
+        torch.cuda.empty_cache()
+
+    def times(self, ms: int) -> dict[str, float]:
+        """The milliseconds of each, once."""
+        from triton.testing import do_bench
+
+        return {
+            name: do_bench(run, warmup=10, rep=ms, return_mode="median")
+            for name, run in self.runs.items()
+        }
+
+
+class Apart:
+    """A process of its own for all but Remora's contestants, with PyTorch's own Triton."""
+
+    def __init__(self) -> None:
+        folders = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+        folders = [f for f in folders if f and not (Path(f) / "triton").exists()]
+        self._process = subprocess.Popen(
+            [sys.executable, __file__, "--serve"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            env=os.environ | {"PYTHONPATH": os.pathsep.join(folders)}, text=True,
+        )  # fmt: skip
+
+    def _ask(self, *question: Any) -> Any:
+        print(json.dumps(question), file=self._process.stdin, flush=True)
+        line = self._process.stdout.readline()
+        if not line:
+            raise RuntimeError("the process of the other contestants has ended")
+        answer = json.loads(line)
+        if "failed" in answer:
+            raise RuntimeError(answer["failed"])
+        return answer
+
+    def start(self, *case: Any) -> None:
+        """As ``Case``."""
+        self.errors = self._ask("start", *case)
+
+    def times(self, ms: int) -> dict[str, float]:
+        """As ``Case``."""
+        return self._ask("times", ms)
+
+    def triton(self) -> str:
+        """The version of its Triton."""
+        return self._ask("triton")["version"]
+
+
+def serve() -> None:
+    """What ``Apart`` asks for, line by line."""
+    import torch  # noqa: F401  while the other process is not waiting
+    import triton
+
+    answers, sys.stdout = sys.stdout, sys.stderr  # whatever else is printed
+    case = None
+    for line in sys.stdin:
+        word, *rest = json.loads(line)
+        try:
+            if word == "triton":
+                answer = {"version": triton.__version__}
+            elif word == "start":
+                case = None  # its memory
+                case = Case(*rest)
+                answer = case.errors
+            else:
+                answer = case.times(*rest)
+        except Exception as error:  # for the one who asked
+            answer = {"failed": f"{type(error).__name__}: {error}"}
+        print(json.dumps(answer), file=answers, flush=True)
+
+
+def here_compiles() -> bool:
+    """Whether torch.compile works beside the Triton of this process."""
     import torch
-    from kernels.triangle_reference import error, inputs, triangle
-    from triton.testing import do_bench
 
-    n, batch, c = size
-    kind = getattr(torch, DTYPES[dtype])
-    values = inputs(batch, n, c, HIDDEN, kind, "cuda")
-    mask = torch.rand(batch, n, n, device="cuda") > 0.1
-    grad = torch.randn(values[0].shape, device="cuda").to(kind)
+    try:
+        torch.compile(lambda x: x * 2 + 1)(torch.ones(64, device="cuda"))
+    except Exception as error:  # whatever Inductor raises
+        print(f"torch.compile in a process of its own: {type(error).__name__}", flush=True)
+        return False
+    return True
 
-    def complete(run, values, grad):
-        """The update; with gradients that of x comes out, and all are worked out."""
-        if not arguments.gradients:
-            with torch.no_grad():
-                return run(values, mask, incoming)
-        values = [v.detach().requires_grad_() for v in values]
-        return torch.autograd.grad(run(values, mask, incoming), values, grad)[0]
 
-    def exact(values, mask, incoming):
-        return triangle(*values, mask=mask, incoming=incoming)
+def measure(case: list[Any], arguments: Any, peaks: dict, apart: Apart | None) -> list[dict]:
+    import torch
 
-    runs = {
-        name: lambda run=run: complete(run, values, grad)
-        for name, run in contestants(arguments.contestants).items()
-    }
-    if not arguments.rounds:  # only to compile
-        for run in runs.values():
-            run()
-        return []
-    expected = complete(exact, [v.double() for v in values], grad.double())
-    errors = {name: error(run(), expected) for name, run in runs.items()}
-    del expected
-    torch.cuda.empty_cache()
-    if "remora" in runs and "remora-graph" in arguments.contestants and not arguments.gradients:
-        runs["remora-graph"], errors["remora-graph"] = replayed(runs["remora"]), errors["remora"]
-    samples: dict[str, list[float]] = {name: [] for name in runs}
+    (n, batch, c), dtype, incoming = case
+    exact, samples, errors = arguments.rounds > 0, {}, {}
+    names = arguments.contestants
+    parts = []
+    if apart:
+        apart.start(case, [x for x in names if x in OTHERS], arguments.gradients, exact)
+        parts.append(apart)
+        names = [x for x in names if x not in OTHERS]
+    parts.append(Case(case, names, arguments.gradients, exact))
+    for part in parts:
+        errors |= part.errors
     for _ in range(arguments.rounds):
-        for name, run in runs.items():
-            timed = do_bench(run, warmup=25, rep=arguments.ms, return_mode="median")
-            samples[name].append(timed)
-    counted = work(n, batch, c, values[0].element_size())
+        for part in parts:
+            for name, took in part.times(arguments.ms).items():
+                samples.setdefault(name, []).append(took)
+    if not exact:
+        return []
+    counted = work(n, batch, c, torch.empty(0, dtype=getattr(torch, DTYPES[dtype])).element_size())
     floors = (counted["flops"] / peaks["flop_per_s"], counted["bytes"] / peaks["bytes_per_s"])
     base = statistics.median(samples["compiled"]) if "compiled" in samples else None
     rows = []
@@ -181,30 +302,55 @@ def main() -> None:
     parser.add_argument("--contestants", nargs="*", default=CONTESTANTS, choices=CONTESTANTS)
     parser.add_argument("--gradients", action="store_true", help="time forward and backward")
     parser.add_argument("--rounds", type=int, default=3, help="0: only compile")
-    parser.add_argument("--ms", type=int, default=100, help="of each measurement")
-    parser.add_argument("--replot", action="store_true", help="only draw the .png from the .json")
+    parser.add_argument("--ms", type=int, default=80, help="of each measurement")
+    parser.add_argument("--seconds", type=float, help="begin no case after so many")
+    parser.add_argument("--part", default="0/1", metavar="I/COUNT", help="every COUNT-th case")
+    parser.add_argument("--apart", default="auto", choices=["auto", "always", "never"],
+                        help="all but Remora's in a process of their own")  # fmt: skip
+    parser.add_argument("--replot", action="store_true", help="only draw the plots from the .json")
+    parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
-    if arguments.replot:
-        result = json.loads(arguments.out.with_suffix(".json").read_text())
-        plot(result, arguments.out.with_suffix(".png"))
+    if arguments.serve:
+        serve()
         return
+    if arguments.replot:
+        plot(json.loads(arguments.out.with_suffix(".json").read_text()), arguments.out)
+        return
+    started = time.monotonic()
     sizes = [tuple(map(int, s.split(","))) for s in arguments.sizes or ()] or SIZES
+    cases = list(product(sizes, arguments.dtypes, [d == "incoming" for d in arguments.directions]))
+    part, count = map(int, arguments.part.split("/"))
+    apart = Apart() if arguments.apart == "always" else None  # imports while this process does
+    if arguments.apart == "auto" and "compiled" in arguments.contestants and not here_compiles():
+        apart = Apart()
     peaks = rates() if arguments.rounds else {}
     result = machine.record() | {"rates": peaks, "rows": []}
+    if apart:
+        result["machine"]["triton of torch.compile"] = apart.triton()
     arguments.out.parent.mkdir(parents=True, exist_ok=True)
-    for size, dtype, direction in product(sizes, arguments.dtypes, arguments.directions):
-        result["rows"] += measure(size, dtype, direction == "incoming", arguments, peaks)
+    for case in cases[part::count]:
+        if arguments.seconds and time.monotonic() - started > arguments.seconds:
+            print(f"{case} and what follows: no time left", flush=True)
+            break
+        try:
+            result["rows"] += measure(case, arguments, peaks, apart)
+        except Exception as error:  # the other cases are measured all the same
+            print(f"{case}: {type(error).__name__}: {str(error)[:2000]}", flush=True)
+            result.setdefault("failed", []).append([case, f"{type(error).__name__}: {error}"])
+        if arguments.rounds:
+            arguments.out.with_suffix(".json").write_text(json.dumps(result, indent=1) + "\n")
+    if result["rows"]:
+        for name in ("remora", "remora-graph", "cuequivariance"):
+            ratios = [r["ratio"] for r in result["rows"] if r["contestant"] == name and r["ratio"]]
+            if ratios:
+                mean = statistics.geometric_mean(ratios)
+                least = min(ratios)
+                print(f"{name}: {mean:.2f} of torch.compile (geometric mean), least {least:.2f}")
+                result[f"{name} of torch.compile"] = {"mean": mean, "least": least}
         arguments.out.with_suffix(".json").write_text(json.dumps(result, indent=1) + "\n")
-    if not result["rows"]:
-        return
-    for name in ("remora", "remora-graph", "cuequivariance"):
-        ratios = [r["ratio"] for r in result["rows"] if r["contestant"] == name and r["ratio"]]
-        if ratios:
-            mean = statistics.geometric_mean(ratios)
-            print(f"{name}: {mean:.2f} of torch.compile (geometric mean), least {min(ratios):.2f}")
-            result[f"{name} of torch.compile"] = {"mean": mean, "least": min(ratios)}
-    arguments.out.with_suffix(".json").write_text(json.dumps(result, indent=1) + "\n")
-    plot(result, arguments.out.with_suffix(".png"))
+        plot(result, arguments.out)
+    if result.get("failed"):
+        sys.exit(1)
 
 
 def plot(result: dict, path: Path) -> None:
@@ -229,9 +375,8 @@ def plot(result: dict, path: Path) -> None:
     bars.set_xticks([i + 0.4 for i in range(len(cases))], labels, fontsize=5)
     bars.axhline(1, color="black", linewidth=0.5)
     bars.set_ylabel("speed, of torch.compile (labels: ms)")
-    bars.set_title(
-        f"{result['machine']['gpu'].split(',')[0]}, Triton {result['machine']['triton']}"
-    )
+    gpu = result["machine"].get("gpu", "no GPU").split(",")[0]
+    bars.set_title(f"{gpu}, Triton {result['machine']['triton']}")
     bars.legend(fontsize=6)
 
     peak, bandwidth = result["rates"]["flop_per_s"], result["rates"]["bytes_per_s"]
@@ -247,7 +392,8 @@ def plot(result: dict, path: Path) -> None:
     roof.set_ylabel("TFLOP/s")
     roof.legend(fontsize=6)
     figure.tight_layout()
-    figure.savefig(path, dpi=120)
+    for suffix in (".png", ".svg"):
+        figure.savefig(path.with_suffix(suffix), dpi=120)
 
 
 if __name__ == "__main__":

@@ -13,18 +13,19 @@ this Python's Remora.
 The tutorials come from --folder, from $REMORA_TUTORIALS, or from the pinned wheel, which is
 downloaded once; they are never part of this repository.
 
-compile writes for each kernel and configuration what failed, or registers and spilled bytes
-(AMD: registers) of a thread, layout conversions in loops and the operations of innermost loops
-of the last TTGIR, and, where a peer takes part, how the assembly differs from the peer's. run
-writes whether the result is torch's, and milliseconds: each configuration by the contestants in
-turn, round by round.
+compile writes for each kernel and configuration what failed, or what ``beside.look_at`` says of
+it (registers, spills, occupancy; matrix instructions, traffic by width, waits and barriers; of
+innermost loops the operations of the last TTGIR and the model of docs/bounds.md), and, where a
+peer takes part, how the assembly differs from the peer's. A process that dies costs its case
+alone. run writes whether the result is torch's, and milliseconds: each configuration by the
+contestants in turn, round by round.
 """
 
 from __future__ import annotations
 
 import argparse
+import base64
 import contextlib
-import difflib
 import importlib.util
 import inspect
 import json
@@ -36,12 +37,13 @@ import sys
 import tempfile
 import traceback
 import zipfile
-from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import beside
 import machine
 
 WHEEL = "triton-utlx==3.8.0.post16"
@@ -128,6 +130,19 @@ def compiled_attention(label: str, *more: Any, gradients: bool = False) -> Case:
     return Case("attention", arguments, label=label, then=backward if gradients else None)
 
 
+def scaled_attention(head: int, causal: bool) -> Case:
+    """Attention of mxfp8 that is only compiled: a scale for 32 elements, in boxes of 128 x 4."""
+
+    def arguments() -> Any:
+        qkv = tensors(*[(4, 8, 4096, head)] * 3, dtype="float8_e4m3fn")
+        boxes = (4096 // 128, -(-head // 128), 2, 256)
+        turned = (-(-head // 128), 4096 // 128, 2, 256)
+        scales = tensors((32, *boxes), (32, *boxes), (32, *turned), dtype="uint8")
+        return *qkv, *scales, 0.5, causal
+
+    return Case("attention", arguments, label=f"head {head} {'causal' if causal else 'full'}")
+
+
 def grouped(entry: str) -> Case:
     """Two products in one launch."""
     return Case(entry, lambda: [tensors((1024, 1024), (512, 512)) for _ in range(2)])
@@ -180,6 +195,9 @@ BLACKWELL: dict[str, list[Case]] = {
         compiled_attention("full", False, 64, 1, gradients=True),
         compiled_attention("causal", True, 64, 1, gradients=True),
     ],
+    "blackwell_fa_ws_pipelined_persistent_mxfp8": [
+        scaled_attention(64, False), scaled_attention(128, True),
+    ],
     "blackwell-cross-attention": [
         jagged("triton_hstu_cross_attn_fwd", "tlx_single_q", label="single q"),
         jagged("triton_hstu_cross_attn_fwd", "tlx_pipeline", label="pipelined"),
@@ -220,7 +238,12 @@ def _download(folder: Path) -> None:
 
 
 def load(folder: Path, name: str) -> ModuleType:
-    """A tutorial as a module."""
+    """A tutorial as a module. torchao's names, which one imports for its test data, stand in."""
+    for package in ("torchao", "torchao.prototype", "torchao.prototype.mx_formats"):
+        sys.modules.setdefault(package, ModuleType(package))
+    formats = ModuleType("torchao.prototype.mx_formats.mx_tensor")
+    formats.MXTensor = formats.ScaleCalculationMode = None  # type: ignore[attr-defined]
+    sys.modules.setdefault(formats.__name__, formats)
     identifier = name.replace("-", "_")
     spec = importlib.util.spec_from_file_location(identifier, folder / f"{name}.py")
     assert spec is not None
@@ -277,25 +300,30 @@ def import_tlx(contestant: str) -> None:
 
 
 def compile_all(
-    contestant: str, folder: Path, names: list[str], chosen: slice, target: str = "cuda:90"
-) -> list[Any]:
-    """Compile every kernel of the tutorials in every configuration."""
+    contestant: str, folder: Path, name: str, first: int, chosen: slice, target: str,
+    write: Callable[[dict[str, Any]], None],
+) -> None:  # fmt: skip
+    """Compile every kernel of a tutorial in every configuration.
+
+    first: the case to begin with. write: gets a row when a kernel begins, with ``"begins"`` as
+    the number of its case, and one when it is done.
+    """
     sys.path.insert(0, str(HERE.parent / "corpus"))
     import standin
 
-    rows: list[dict[str, Any]] = []
-    now: dict[str, Any] = {}
+    now: dict[str, Any] = {"tutorial": name, "case": "", "config": ""}
+    number = first
 
     def launched(
         function: Any, signature: Any, constants: Any, attributes: Any, options: Any
     ) -> None:
         row = {**now, "kernel": function.fn.__name__}
-        rows.append(row)
+        write(row | {"begins": number})
         try:
             compiled = compile_one(function, signature, constants, attributes, options, gpu)
-            row.update(look_at(compiled))
+            write(row | artefacts(compiled))
         except Exception as error:
-            row["error"] = reason(error)
+            write(row | {"error": reason(error)})
 
     backend, _, arch = target.partition(":")
     if backend == "cuda":
@@ -311,29 +339,27 @@ def compile_all(
     standin.Driver.get_current_target = lambda self: gpu
 
     # The stand-in takes the first configuration of several; here is one at a time.
-    for name in names:
-        now = {"tutorial": name, "case": "", "config": ""}
-        try:
-            module = load(folder, name)
-        except Exception as error:
-            rows.append({**now, "error": reason(error)})
-            continue
-        for case in TUTORIALS[target][name]:
-            tuners = [v for v in vars(module).values() if isinstance(v, Autotuner)]
-            before = [(t, t.configs) for t in tuners]
-            for config in configured(module, case.entry, chosen):
-                now = {"tutorial": name, "case": f"{case.entry} {case.label}".strip(),
-                       "config": config}  # fmt: skip
-                print(contestant, *now.values(), file=sys.stderr)
-                try:
-                    result = getattr(module, case.entry)(*case.arguments())
-                    if case.then is not None:
-                        case.then(result)
-                except Exception as error:
-                    rows.append({**now, "error": reason(error)})
-            for tuner, configs in before:
-                tuner.configs = configs
-    return rows
+    try:
+        module = load(folder, name)
+    except Exception as error:
+        write({**now, "error": reason(error)})
+        return
+    tuners = [v for v in vars(module).values() if isinstance(v, Autotuner)]
+    before = [(t, t.configs) for t in tuners]
+    for number, case in list(enumerate(TUTORIALS[target][name]))[first:]:
+        for config in configured(module, case.entry, chosen):
+            now = {"tutorial": name, "case": f"{case.entry} {case.label}".strip(),
+                   "config": config}  # fmt: skip
+            print(contestant, *now.values(), file=sys.stderr, flush=True)
+            write({**now, "begins": number})
+            try:
+                result = getattr(module, case.entry)(*case.arguments())
+                if case.then is not None:
+                    case.then(result)
+            except Exception as error:
+                write({**now, "error": reason(error)})
+        for tuner, configs in before:
+            tuner.configs = configs
 
 
 def compile_one(
@@ -356,148 +382,17 @@ def reason(error: BaseException) -> str:
     return f"{type(cause).__name__}: {' '.join(text.split())}"[:400]
 
 
-def look_at(compiled: Any) -> dict[str, Any]:
-    """What a compiled kernel is like."""
-    inside = loops(compiled.asm["ttgir"])
-    if "ptx" in compiled.asm:
-        registers, spilled = resources(compiled.asm["cubin"])
-        row = {"registers": registers, "spilled_bytes": spilled}
-        code = instructions(compiled.asm["ptx"])
-    else:
-        row = amd_resources(compiled.asm["amdgcn"])
-        code = amd_instructions(compiled.asm["amdgcn"])
+def artefacts(compiled: Any) -> dict[str, Any]:
+    """What ``beside`` looks at, in the parent's process: the peer's has no Remora."""
+    on_amd = "amdgcn" in compiled.asm
     return {
-        **row,
-        "shared_bytes": compiled.metadata.shared,
+        "ttgir": str(compiled.asm["ttgir"]),
+        "assembly": compiled.asm["amdgcn" if on_amd else "ptx"],
+        "binary": None if on_amd else base64.b64encode(compiled.asm["cubin"]).decode(),
+        "shared": compiled.metadata.shared,
+        "tensor_memory": getattr(compiled.metadata, "tmem_size", None) or 0,
         "num_warps": compiled.metadata.num_warps,
-        "conversions_in_loops": sum(loop["ttg.convert_layout"] for loop, _ in inside),
-        "innermost_loops": [dict(sorted(loop.items())) for loop, innermost in inside if innermost],
-        "code": code,
     }
-
-
-def loops(ttgir: str) -> list[tuple[Counter[str], bool]]:
-    """For each loop of a module the operations in it, and whether it holds no other loop."""
-    found: list[tuple[Counter[str], bool]] = []
-    open_: list[list[Any]] = []  # indentation, operations, whether it is innermost
-    for line in ttgir.splitlines():
-        indentation = len(line) - len(line.lstrip())
-        while open_ and indentation <= open_[-1][0] and line.lstrip().startswith("}"):
-            # A scf.while goes on after its first region: "} do {".
-            if line.lstrip().startswith("} do"):
-                break
-            _, operations, innermost = open_.pop()
-            found.append((operations, innermost))
-        operation = re.match(r"\s*(?:%[\w:, %#]+ = )?\"?([a-z_]+\.[\w.]+)", line)
-        if operation is None:
-            continue
-        if open_:
-            open_[-1][1][operation[1]] += 1
-        if operation[1] in ("scf.for", "scf.while"):
-            if open_:
-                open_[-1][2] = False
-            open_.append([indentation, Counter(), True])
-    return found
-
-
-def resources(cubin: bytes) -> tuple[int | None, int | None]:
-    """Registers and spilled bytes of a thread, by cuobjdump."""
-    from triton import knobs
-
-    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
-        file.write(cubin)
-        file.flush()
-        output = subprocess.run(
-            [knobs.nvidia.cuobjdump.path, "-res-usage", file.name],
-            capture_output=True, text=True, check=False,
-        ).stdout  # fmt: skip
-    found = re.search(r"REG:(\d+) STACK:(\d+).*?LOCAL:(\d+)", output)
-    return (int(found[1]), int(found[2]) + int(found[3])) if found else (None, None)
-
-
-def instructions(ptx: str) -> list[str]:
-    """The instructions of PTX, registers and labels renamed in order of appearance."""
-    body = ptx.partition(".visible .entry")[2].partition("\n{\n")[2].partition("$L__func_end")[0]
-    body = re.sub(r"//[^\n]*", "", body)
-    names: dict[str, str] = {}
-    counts: Counter[str] = Counter()
-
-    def renamed(match: re.Match[str]) -> str:
-        if match[0] not in names:
-            kind = re.sub(r"\d+$", "", match[0])
-            names[match[0]] = f"{kind}{counts[kind]}"
-            counts[kind] += 1
-        return names[match[0]]
-
-    found = []
-    for line in body.splitlines():
-        text = " ".join(line.split())
-        if not text or text.startswith((".loc", ".reg", "$L__tmp", "{", "}", ".pragma")):
-            continue
-        found.append(re.sub(r"%(?:r|rd|rs|p|f|fd|b|rq)\d+|\$L__BB\w+", renamed, text))
-    return found
-
-
-def amd_resources(assembly: str) -> dict[str, Any]:
-    """Registers of a lane, how many were spilled, and warps that a SIMD holds at once."""
-
-    def number(pattern: str) -> int:
-        found = re.search(pattern + r":\s+(\d+)", assembly)
-        assert found is not None
-        return int(found[1])
-
-    return {
-        "registers": number(r"\.vgpr_count"),
-        "accumulation_registers": number(r"\.agpr_count"),
-        "scalar_registers": number(r"\.sgpr_count"),
-        "spilled_registers": number(r"\.vgpr_spill_count"),
-        "occupancy": number("; Occupancy"),
-    }
-
-
-def amd_instructions(assembly: str) -> list[str]:
-    """The instructions of AMDGCN, registers and labels renamed in order of appearance."""
-    body = re.split(r"\n\w+:[^\n]*\n", assembly.partition("; -- End function")[0], maxsplit=1)[1]
-    names: dict[str, str] = {}
-
-    def renamed(match: re.Match[str]) -> str:
-        kind = match[1] or "L"
-        first, _, last = (match[2] or "").partition(":")
-        kind += str(int(last) - int(first) + 1) if last else ""
-        count = sum(1 for name in names.values() if name.partition("_")[0] == kind)
-        return names.setdefault(match[0], f"{kind}_{count}")
-
-    found = []
-    for line in body.splitlines():
-        text = " ".join(line.partition(";")[0].split())
-        if text and not re.match(r"\.(?!LBB)", text):
-            found.append(re.sub(r"\b([vsa])\[?(\d+(?::\d+)?)\]?|\.LBB\w+", renamed, text))
-    return found
-
-
-def opcode(instruction: str) -> str:
-    """``wgmma.wait_group.sync.aligned`` of an instruction, without its guard; AMD's waits whole."""
-    if instruction.startswith("s_waitcnt"):
-        return instruction
-    return re.sub(r"^@!?%\w+ ", "", instruction).split(" ")[0].rstrip(";")
-
-
-def difference(ours: list[str], theirs: list[str]) -> dict[str, Any]:
-    """How assembly differs from the peer's: by opcode, and in order."""
-    if ours == theirs:
-        return {"same": True}
-    mine, peers = Counter(map(opcode, ours)), Counter(map(opcode, theirs))
-    matcher = difflib.SequenceMatcher(
-        None, [opcode(i) for i in ours], [opcode(i) for i in theirs], autojunk=False
-    )
-    return {
-        "same": False,
-        "instructions": [len(ours), len(theirs)],
-        "in_order": round(matcher.ratio(), 4),
-        "opcodes": {
-            o: [mine[o], peers[o]] for o in sorted(mine | peers) if mine[o] != peers[o]
-        },
-    }  # fmt: skip
 
 
 # --- running, on a GPU ----------------------------------------------------------------------------
@@ -622,33 +517,74 @@ def relative_error(found: Any, expected: Any) -> float:
 
 
 def child(arguments: argparse.Namespace) -> None:
-    """One contestant, in its own process: rows to a file."""
+    """One contestant, in its own process; compiling, rows to a file as they come."""
     given = TUTORIALS[arguments.target]
-    names = (
-        [arguments.tutorial] if arguments.tutorial else [n for n in given if arguments.only in n]
-    )
     chosen = slice(0, arguments.configs * arguments.every, arguments.every)
     folder = Path(arguments.folder)
-    if arguments.what == "compile":
-        rows = compile_all(arguments.contestant, folder, names, chosen, arguments.target)
-    else:
-        rows = run_all(arguments.contestant, folder, names, chosen)
-    if arguments.out:
-        Path(arguments.out).write_text(json.dumps(rows))
+    if arguments.what == "run":
+        run_all(arguments.contestant, folder, [n for n in given if arguments.only in n], chosen)
+        return
+    with Path(arguments.out).open("a") as out:
+
+        def write(row: dict[str, Any]) -> None:
+            print(json.dumps(row), file=out, flush=True)
+
+        compile_all(
+            arguments.contestant, folder, arguments.tutorial, arguments.first, chosen,
+            arguments.target, write,
+        )  # fmt: skip
 
 
-def rows_of(contestant: str, python: str, arguments: argparse.Namespace) -> list[Any]:
-    """What a contestant's processes write, one for each tutorial; an error where one died."""
+def compiled_by_all(pythons: dict[str, str], arguments: argparse.Namespace) -> dict[str, list[Any]]:
+    """What the contestants compile, a process for each tutorial, ``--jobs`` of them at a time."""
+    names = [name for name in TUTORIALS[arguments.target] if arguments.only in name]
+    with ThreadPoolExecutor(arguments.jobs) as pool:
+        found = {
+            c: [pool.submit(rows_of, c, python, name, arguments) for name in names]
+            for c, python in pythons.items()
+        }
+        return {c: [row for one in futures for row in one.result()] for c, futures in found.items()}
+
+
+def rows_of(contestant: str, python: str, name: str, arguments: argparse.Namespace) -> list[Any]:
+    """A contestant's rows of a tutorial; an error where it died, and what comes after that case."""
     rows: list[Any] = []
-    for name in (n for n in TUTORIALS[arguments.target] if arguments.only in n):
+    first, cases = 0, len(TUTORIALS[arguments.target][name])
+    while first < cases:
         with contextlib.ExitStack() as stack:
             command, environment = command_of(contestant, python, arguments, stack)
             out = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "rows.json"
-            command += ["--tutorial", name, "--out", str(out)]
-            done = subprocess.run(command, env=environment, check=False)
-            died = {"tutorial": name, "error": f"the process ended with {done.returncode}"}
-            rows += json.loads(out.read_text()) if out.exists() else [died]
+            command += ["--tutorial", name, "--first", str(first), "--out", str(out)]
+            done = subprocess.run(
+                command, env=environment, stderr=subprocess.PIPE, text=True, check=False
+            )
+            sys.stderr.write(done.stderr)
+            written = list(map(json.loads, out.open())) if out.exists() else []
+        rows += [looked_at(row) for row in written if "begins" not in row]
+        if done.returncode == 0:
+            break
+        last = written[-1] if written else {"tutorial": name}
+        first = last.pop("begins", first) + 1
+        rows.append(last | {"error": last_words(done).replace(f"{arguments.folder}/", "")})
     return rows
+
+
+def looked_at(row: dict[str, Any]) -> dict[str, Any]:
+    """A row with what its kernel is like in place of the kernel."""
+    if "assembly" not in row:
+        return row
+    made = ("assembly", "binary", "ttgir", "shared", "tensor_memory", "num_warps")
+    given = {name: row.pop(name) for name in made}
+    if given["binary"] is not None:
+        given["binary"] = base64.b64decode(given["binary"])
+    return row | beside.look_at(given) | {"code": beside.code_of(given)}
+
+
+def last_words(done: subprocess.CompletedProcess[str]) -> str:
+    """Why a process died: its first error, or else how it ended."""
+    lines = (line.strip() for line in done.stderr.splitlines())
+    word = next((line for line in lines if re.search(r"\berror:", line, re.IGNORECASE)), "")
+    return f"the process ended with {done.returncode}{': ' * bool(word)}{word}"[:400]
 
 
 def command_of(
@@ -685,7 +621,7 @@ def compare(all_rows: dict[str, list[Any]]) -> None:
             if contestant.startswith("peer") or "code" not in row or not other:
                 continue
             if "code" in other:
-                row["beside_peer"] = difference(row["code"], other["code"])
+                row["beside_peer"] = beside.difference(row["code"], other["code"])
                 same = row["innermost_loops"] == other["innermost_loops"]
                 row["same_operations_in_innermost_loops"] = same
     for rows in all_rows.values():
@@ -700,14 +636,13 @@ def summary(contestant: str, row: dict[str, Any]) -> str:
         words.append(f"ERROR {row['error']}")
     elif "registers" in row:
         words.append(
-            f"registers {row['registers']}, "
-            f"spilled {row.get('spilled_bytes', row.get('spilled_registers'))}, "
+            f"registers {row['registers']}, spilled {row['spilled_registers']}, "
             f"conversions in loops {row['conversions_in_loops']}"
         )
-        if beside := row.get("beside_peer"):
-            loops_ = "same" if row["same_operations_in_innermost_loops"] else "other"
-            code = "same code" if beside["same"] else f"code {beside['in_order']:.1%} in order"
-            words.append(f"{loops_} loops, {code}")
+        if to_peer := row.get("beside_peer"):
+            loops = "same" if row["same_operations_in_innermost_loops"] else "other"
+            code = "same code" if to_peer["same"] else f"code {to_peer['in_order']:.1%} in order"
+            words.append(f"{loops} loops, {code}")
     else:
         words.append(f"error {row['relative_error']:.1e}")
         if "ms" in row:
@@ -715,6 +650,15 @@ def summary(contestant: str, row: dict[str, Any]) -> str:
         if "to_peer" in row:
             words.append(f"speed to the peer's {row['to_peer']:.3f}")
     return "  ".join(filter(None, words))
+
+
+def as_text(record: dict[str, Any], rows: dict[str, list[Any]]) -> str:
+    """JSON, a row on a line."""
+    body = ",\n".join(
+        f"{json.dumps(c)}: [\n" + ",\n".join(map(json.dumps, found)) + "\n]"
+        for c, found in rows.items()
+    )
+    return json.dumps(record, indent=1).removesuffix("\n}") + f',\n "rows": {{\n{body}\n}}}}\n'
 
 
 def plot(rows: dict[str, list[Any]], where: dict[str, Any], path: Path) -> None:
@@ -760,11 +704,13 @@ def main() -> None:
     parser.add_argument("--configs", type=int, default=1000, help="at most, of each tutorial")
     parser.add_argument("--every", type=int, default=1, metavar="N", help="take each N-th one")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="compiling at a time")
     parser.add_argument("--cache", help="a folder for compiled kernels, kept between runs")
     parser.add_argument("--out", help="a JSON file")
     parser.add_argument("--target", default="cuda:90", choices=TUTORIALS)
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--tutorial", default="", help=argparse.SUPPRESS)
+    parser.add_argument("--first", type=int, default=0, help=argparse.SUPPRESS)
     parser.add_argument("--contestant", default="", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.child:
@@ -773,7 +719,7 @@ def main() -> None:
     arguments.folder = folder_of_tutorials(arguments.folder)
     pythons = dict(p.split("=", 1) for p in arguments.python) or {"remora": sys.executable}
     if arguments.what == "compile":
-        result = {c: rows_of(c, python, arguments) for c, python in pythons.items()}
+        result = compiled_by_all(pythons, arguments)
         compare(result)
     else:
         result = in_turn(pythons, arguments)
@@ -785,8 +731,8 @@ def main() -> None:
                 row["to_peer"] = other["ms"] / row["ms"]
             print(summary(contestant, row))
     if arguments.out:
-        record = machine.record() | {"contestants": pythons, "rows": result}
-        Path(arguments.out).write_text(json.dumps(record, indent=1) + "\n")
+        record = machine.record()
+        Path(arguments.out).write_text(as_text(record, result))
         if any("to_peer" in row for rows in result.values() for row in rows):
             plot(result, record["machine"], Path(arguments.out).with_suffix(".png"))
 

@@ -38,7 +38,8 @@ def check(q: Any, k: Any, v: Any, *, config: Any = None, **options: Any) -> Any:
     del poison  # the result gets its memory
     result, sums = attention(q, k, v, return_sums=True, config=config, **options)
     wanted, logarithms = cases.expected(q, k, v, **options)
-    assert cases.error(result, wanted) < TOLERANCE[q.dtype]
+    error = cases.error(result, wanted)
+    assert error < TOLERANCE[q.dtype], (error, tuple(q.shape), tuple(k.shape), options)
     torch.testing.assert_close(sums.double(), logarithms, atol=2e-4, rtol=1e-4)
     return result
 
@@ -65,6 +66,14 @@ def test_many_tiles(dim: int, causal: bool) -> None:
     q, k, v = (normal(2, 16, 2048, dim) for _ in range(3))
     assert torch.equal(check(q, k, v, causal=causal), check(q, k, v, causal=causal))
     cases.gradients_are_right(q[:, :4], k[:, :2], v[:, :2], 2e-3, causal=causal)
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
+def test_the_device_of_the_tensors() -> None:
+    q, k, v = (x.to("cuda:1") for x in operands(333, 477, 64))
+    with torch.cuda.device(0):
+        check(q, k, v, right=0)
+        cases.gradients_are_right(q, k, v, 2 * TOLERANCE[q.dtype], right=0)
 
 
 @pytest.mark.parametrize("dim", [64, 96])
@@ -166,4 +175,5 @@ def test_compiled() -> None:
         x.grad = None
     (attention(q, k, v, causal=True) * 2).sum().backward()
     for x, one in zip((q, k, v), first, strict=True):
-        assert cases.error(x.grad, one.double()) < 1e-3
+        error = cases.error(x.grad, one.double())
+        assert error < 1e-3, error

@@ -166,6 +166,18 @@ def test_operands_that_are_not_contiguous(what: str) -> None:
     assert close(multiply(a, b, offs), reference(a, b, offs), "float16")
 
 
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_the_device_of_the_tensors(dtype: str) -> None:
+    offs = offsets("uneven").to("cuda:1")
+    a, b = values((1000, 128), dtype, "cuda:1"), values((4, 128, 256), dtype, "cuda:1")
+    with torch.cuda.device(0):
+        assert close(multiply(a, b, offs), reference(a, b, offs), dtype)
+        assert close(multiply(a.T, a, offs), reference(a.T, a, offs), dtype)
+        for c, x, y in zip(multiply([a, a[:5]], [b[0], b[1]]), (a, a[:5]), b[:2], strict=True):
+            assert close(c, x.double() @ y.double(), dtype)
+
+
 def test_more_than_2_31_elements() -> None:
     rows, k, n = (1 << 20) + 300, 2112, 64
     a = torch.empty(rows, k, dtype=torch.float16, device="cuda").normal_()

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -36,9 +36,10 @@ def matrix(rows: int, columns: int, dtype: Any = torch.float16, *, by_column: bo
     return values.T if by_column else values
 
 
-def close(result: Any, expected: Any, tolerance: float = 2e-3) -> bool:
-    difference = (result.double() - expected.double()).norm()
-    return bool(difference <= tolerance * expected.double().norm())
+def check(result: Any, expected: Any, tolerance: float = 2e-3) -> None:
+    """Compare, by the norm; NaN is never close."""
+    difference = ((result.double() - expected.double()).norm() / expected.double().norm()).item()
+    assert difference <= tolerance, f"relative difference {difference:.2e}, allowed {tolerance}"
 
 
 @pytest.mark.parametrize("by_column", [False, True], ids=["rows", "columns"])
@@ -56,8 +57,8 @@ def test_gradients(matmul: Any) -> None:
     (matmul(a, b) * weights).sum().backward()
     a64, b64 = (x.detach().double().requires_grad_() for x in (a, b))
     ((a64 @ b64) * weights.double()).sum().backward()
-    assert close(a.grad, a64.grad)
-    assert close(b.grad, b64.grad)
+    check(a.grad, a64.grad)
+    check(b.grad, b64.grad)
 
 
 @triton.jit
@@ -79,15 +80,20 @@ def test_fused() -> None:
     in64 = [x.detach().double().requires_grad_() for x in given]
     (torch.relu(in64[0] @ in64[1] + in64[2]) * weights.double()).sum().backward()
     for one, other in zip(given, in64, strict=True):
-        assert close(one.grad, other.grad, 5e-3)
+        check(one.grad, other.grad, 5e-3)
 
 
 def model(matmul: Any, a: Any, b: Any) -> Any:
     return torch.relu(matmul(torch.sin(a), b)) + 1
 
 
-def expected_of_model(a: Any, b: Any) -> Any:
-    return torch.relu(torch.sin(a).double() @ b.double()) + 1
+def expected_of_model(sines: Any, b: Any) -> Any:
+    """What the model has to give, from the sines: its product is of those that are rounded.
+
+    Of others 33 of the 512 x 1024 sums below have another sign, and the gradients, through relu,
+    a relative difference of 9e-3.
+    """
+    return torch.relu(sines.double() @ b.double()) + 1
 
 
 @pytest.mark.parametrize("mode", ["default", "reduce-overhead"])
@@ -95,14 +101,19 @@ def test_torch_compile(matmul: Any, mode: str) -> None:
     torch._dynamo.reset()
     compiled = torch.compile(model, mode=mode, fullgraph=True)
     a, b = matrix(512, 256).requires_grad_(), matrix(256, 1024).requires_grad_()
+    sines = torch.sin(a.detach()).double().requires_grad_()
+    b64 = b.detach().double().requires_grad_()
+    expected = expected_of_model(sines, b64)
+    expected.sum().backward()
     for _ in range(3):  # the second captures, the third replays
-        a.grad = None
+        # Of CUDA graphs gradients are outputs too, which the next run overwrites.
+        a.grad = b.grad = None
+        torch.compiler.cudagraph_mark_step_begin()
         result = compiled(matmul, a, b)
-        assert close(result, expected_of_model(a, b))
+        check(result, expected)
         result.sum().backward()
-    a64 = a.detach().double().requires_grad_()
-    expected_of_model(a64, b.detach()).sum().backward()
-    assert close(a.grad, a64.grad, 5e-3)
+        check(a.grad, sines.grad * torch.cos(a.detach().double()))
+        check(b.grad, b64.grad)
 
 
 def test_cuda_graph(matmul: Any) -> None:
@@ -116,7 +127,7 @@ def test_cuda_graph(matmul: Any) -> None:
         a.normal_()
         result.fill_(float("nan"))
         graph.replay()
-        assert close(result, a.double() @ b.double())
+        check(result, a.double() @ b.double())
 
 
 def test_export(matmul: Any, tmp_path: Path) -> None:
@@ -131,40 +142,45 @@ def test_export(matmul: Any, tmp_path: Path) -> None:
     torch.export.save(exported, tmp_path / "model.pt2")
     a, b = matrix(777, 256), matrix(256, 128)
     loaded = torch.export.load(tmp_path / "model.pt2").module()
-    assert close(loaded(a, b), expected_of_model(a, b))
+    check(loaded(a, b), expected_of_model(torch.sin(a), b))
 
 
 TUNE = """
-import sys, time
+import time
 import torch
 from remora.kernels import matmul, tuning
 a, b = (torch.randn(3072, 3072, device="cuda").half() for _ in range(2))
 torch.cuda.synchronize()
 started = time.perf_counter()
+device = tuning.this_device()
+problem = tuning.Problem(3072, 3072, 3072, "float16", "float16")
+found = time.perf_counter()
+tuning.Kept(problem, device).read()
+called = time.perf_counter()
 c = matmul(a, b, config="auto")
 torch.cuda.synchronize()
-print(time.perf_counter() - started)
-started = time.perf_counter()
-problem, device = tuning.Problem(3072, 3072, 3072, "float16", "float16"), tuning.this_device()
-tuning.Kept(problem, device).read()
-print(time.perf_counter() - started)
+print(time.perf_counter() - called + found - started, called - found)
 assert (c.double() - a.double() @ b.double()).norm() < 2e-3 * c.double().norm()
 """
 
 
 def test_a_new_shape_is_tuned_in_15_seconds(tmp_path: Path) -> None:
-    """Compiled and timed the first time; read by other processes."""
+    """Compiled and timed the first time; read by other processes. Triton's cache is empty."""
     environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path), "TRITON_CACHE_DIR": str(tmp_path)}
     environment["PYTHONPATH"] = os.pathsep.join(sys.path)
     took = []
     for _ in range(2):
-        started = time.perf_counter()
         done = subprocess.run(
             [sys.executable, "-c", TUNE], env=environment, capture_output=True, text=True,
         )  # fmt: skip
         assert done.returncode == 0, done.stderr[-4000:]
-        took.append([float(x) for x in done.stdout.split()] + [time.perf_counter() - started])
-    print(took)
-    assert took[0][0] < 15
-    assert took[1][0] < 2  # the kernel is read from Triton's cache
-    assert took[1][1] < 0.1
+        took.append([float(x) for x in done.stdout.split()])
+    (first, _), (second, found) = took
+    (kept,) = (tmp_path / "remora" / "matmul").glob("*.json")
+    tried = len(json.loads(kept.read_bytes().partition(b"\n")[2])["measured"])
+    times = f"{tried} tried: {first:.2f} s; another process: {second:.2f} s, found: {found:.4f} s"
+    print(times)
+    assert tried == 6, times
+    assert first < 15, times
+    assert second < 2, times  # the kernel is read from Triton's cache
+    assert found < 0.1, times

@@ -17,26 +17,31 @@ from remora.kernels.attention_blackwell import attention_blackwell
 assert triton.knobs.runtime.interpret
 
 
-@pytest.mark.parametrize(("dim", "causal", "heads", "length"), [
-    (64, True, 1, 512), (128, False, 2, 256),
+@pytest.mark.parametrize(("dim", "shift", "heads", "length_q", "length_k"), [
+    (64, 0, 1, 512, 512), (128, None, 2, 256, 256), (64, 40, 2, 70, 110), (64, None, 1, 300, 70),
 ])  # fmt: skip
-def test_attention(dim: int, causal: bool, heads: int, length: int) -> None:
-    q, k, v = (torch.randn(heads * length, dim, dtype=torch.float16) for _ in range(3))
+def test_attention(
+    dim: int, shift: int | None, heads: int, length_q: int, length_k: int
+) -> None:  # fmt: skip
+    """With a shift query i sees keys up to i + shift; two heads share one of keys."""
+    q = torch.randn(1, heads, length_q, dim, dtype=torch.float16)
+    k, v = (torch.randn(1, 1, length_k, dim, dtype=torch.float16) for _ in range(2))
     o = torch.full_like(q, torch.nan)
-    sums = torch.full((heads, length), torch.nan)
+    sums = torch.full((1, heads, length_q), torch.nan)
     scale = dim**-0.5
 
     def rows(x: torch.Tensor, block: int) -> TensorDescriptor:
-        return TensorDescriptor.from_tensor(x, [block, dim])
+        return TensorDescriptor.from_tensor(x, [1, 1, block, dim])
 
-    attention_blackwell[(length // 256, heads)](
+    attention_blackwell[(triton.cdiv(length_q, 256), heads)](
         rows(q, 128), rows(k, 64), rows(v, 64), rows(o, 128), sums, scale * math.log2(math.e),
-        length, DIM=dim, BLOCK_N=64, STAGES=2, CAUSAL=causal, TASKS=False,
+        heads, length_q, length_k, shift or 0, GROUP=heads, DIM=dim, BLOCK_N=64, STAGES=2,
+        CAUSAL=shift is not None, TAIL=length_k % 64 != 0, TASKS=False,
     )  # fmt: skip
-    shaped = [x.double().reshape(heads, length, dim) for x in (q, k, v)]
-    scores = shaped[0] @ shaped[1].mT * scale
-    if causal:
-        scores = scores.masked_fill(~torch.ones(length, length).bool().tril(), -math.inf)
-    expected = scores.softmax(2) @ shaped[2]
-    torch.testing.assert_close(o.double().reshape_as(expected), expected, atol=2e-3, rtol=2e-3)
-    torch.testing.assert_close(sums.double(), scores.logsumexp(2), atol=1e-4, rtol=1e-4)
+    scores = q.double() @ k.double().mT * scale
+    if shift is not None:
+        seen = torch.arange(length_k)[None, :] <= torch.arange(length_q)[:, None] + shift
+        scores = scores.masked_fill(~seen, -math.inf)
+    expected = scores.softmax(3) @ v.double()
+    torch.testing.assert_close(o.double(), expected, atol=2e-3, rtol=2e-3)
+    torch.testing.assert_close(sums.double(), scores.logsumexp(3), atol=1e-4, rtol=1e-4)

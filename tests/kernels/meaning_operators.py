@@ -163,6 +163,18 @@ def test_fused() -> None:
         assert close(one.grad, other.grad, 2e-3)
 
 
+@triton.jit
+def _relu(acc, rows, columns):
+    return tl.maximum(acc, 0)
+
+
+def test_fused_without_tensors_or_numbers() -> None:
+    """An empty list is one of tensors to PyTorch, whichever it is."""
+    relu = operators.fused("mine::relu", _relu, torch.relu)
+    a, b = (matrix(*s, torch.float16).requires_grad_() for s in ((40, 24), (24, 72)))
+    torch.library.opcheck(relu, (a, b, [], []), atol=1e-2, rtol=1e-2)
+
+
 def test_fused_in_torch_compile() -> None:
     def layer(a: Any, b: Any, bias: Any, residual: Any) -> Any:
         return bias_gelu_residual(a, b, [bias, residual], [residual.stride(0)]) * 2

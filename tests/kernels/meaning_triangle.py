@@ -36,7 +36,8 @@ def test_against_float64(dtype: Any, b: int, n: int, c: int, h: int, incoming: b
     result = triangle_multiply(*values, mask=mask, incoming=incoming)
     expected = triangle(*doubles(values), mask=mask, incoming=incoming)
     assert result.dtype == dtype
-    assert error(result, expected) < TOLERANCE[dtype]
+    found = error(result, expected)
+    assert found < TOLERANCE[dtype], f"{found:.3e}"
 
 
 @pytest.mark.parametrize("scale", [1e-6, 1e6])
@@ -127,7 +128,8 @@ def test_gradients(dtype: Any, incoming: bool, monkeypatch: pytest.MonkeyPatch) 
     )
     for name, got, want in zip(("x", *NAMES), found, expected, strict=True):
         assert got.dtype == dtype
-        assert error(got, want) < 2 * TOLERANCE[dtype], name
+        found_error = error(got, want)
+        assert found_error < 2 * TOLERANCE[dtype], f"{name}: {found_error:.3e}"
 
 
 def test_a_mask_has_no_gradient() -> None:

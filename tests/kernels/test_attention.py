@@ -20,6 +20,7 @@ import remora
 from remora.errors import PipelineError
 from remora.kernels.attention import _BACKWARD_BLOCK_M, _CONFIGS, HEAD_DIMS
 from remora.kernels.attention_backward import attention_backward
+from remora.kernels.attention_backward_wide import attention_backward_wide
 from remora.kernels.attention_narrow import narrowed
 from remora.kernels.attention_plain import attention_plain
 from remora.kernels.attention_specialized import attention_forward
@@ -58,6 +59,12 @@ def sass(compiled: Any) -> str:
 def spills(text: str) -> int:
     """Accesses to local memory. (``cuobjdump`` counts a frame for spills as STACK.)"""
     return len(re.findall(r"\b(?:LDL|STL)\b", text))
+
+
+def spills_beside_products(text: str) -> int:
+    """Those in blocks that have products or a step's exponentials, not only where a tile ends."""
+    blocks = re.split(r"^\.L_x_\d+:|\bBRA\b", text, flags=re.MULTILINE)
+    return sum(spills(x) for x in blocks if "HGMMA" in x or x.count("MUFU.EX2") > 20)
 
 
 def forward(
@@ -177,6 +184,33 @@ def test_backward(dim: int, block_m: int) -> None:
     assert "cp.reduce.async.bulk.tensor.4d.global.shared::cta.add" in compiled.asm["ptx"]
     # Some scalars, a few times a loop; the ptxas of older releases spills more.
     assert spills(sass(compiled)) <= (60 if RELEASE >= (3, 9) else 500)
+
+
+@pytest.mark.parametrize("dim", [192, 256])
+def test_backward_of_more_columns(dim: int) -> None:
+    parts = (128, dim - 128)
+    boxes = {
+        f"{name}{i}_desc": descriptor(64, columns, False)
+        for name in ("q", "k", "v", "do", "dk", "dv")
+        for i, columns in enumerate(parts)
+    }
+    with remora.use(*attached(attention_backward_wide)):
+        compiled = build(
+            attention_backward_wide, "cuda:90", **boxes,
+            dq_desc=descriptor(64, 64, False, "fp32"), lows="*fp32", deltas="*fp32",
+            begins_q=None, begins_k=None, scale="fp32", HEADS="i32", LENGTH_Q="i32",
+            LENGTH_K="i32", TOTAL_Q="i32", left="i32", right="i32", PADDED_Q="i32:16", GROUP=2,
+            DIM0=parts[0], DIM1=parts[1], STAGES=2, DO_STAGES=2 if dim == 192 else 1,
+            REGISTERS=240, LEFT=True, RIGHT=True, TAIL=True, LOWER=False, PACKED=False,
+        )  # fmt: skip
+    assert not conversions_in_loops(compiled.asm["ttgir"])
+    assert compiled.metadata.shared <= 227 << 10
+    # Products of a step: of scores and of changes, both parts; then three for each consumer.
+    shapes = re.findall(r"wgmma\.mma_async\.sync\.aligned\.m64n(\d+)k16", compiled.asm["ptx"])
+    step = 2 * dim // 16 * ["64"] + 12 * ["128"] + 12 * [str(parts[1])]
+    assert Counter(shapes) == Counter(step)
+    code = sass(compiled)
+    assert spills_beside_products(code) <= (60 if RELEASE >= (3, 9) else 500), spills(code)
 
 
 @pytest.mark.parametrize("target", ["hip:gfx942", "hip:gfx950"])

@@ -18,14 +18,16 @@ from triton import knobs
 from remora.host import shared_memory
 from remora.host.targets import gpu_target
 from remora.kernels.attention_blackwell import attention_blackwell
+from remora.kernels.attention_elsewhere import blackwell_stages
 
 
 def compiled(dim: int, causal: bool) -> Any:
-    block = f"tensordesc<fp16[128, {dim}]>"
+    block = f"tensordesc<fp16[1,1,128,{dim}]>"
     return build(
         attention_blackwell, "cuda:100", q_desc=block, k_desc=block, v_desc=block, o_desc=block,
-        sums="*fp32", scale="fp32", LENGTH="i32:16", DIM=dim, BLOCK_N=128,
-        STAGES=2 if dim == 128 else 3, CAUSAL=causal, TASKS=True,
+        sums="*fp32", scale="fp32", HEADS="i32", LENGTH_Q="i32:16", LENGTH_K="i32:16",
+        shift="i32", GROUP=1, DIM=dim, BLOCK_N=128, STAGES=blackwell_stages(dim), CAUSAL=causal,
+        TAIL=causal, TASKS=True,
     )  # fmt: skip
 
 

@@ -11,6 +11,7 @@ import triton.language as tl
 from compiling import TARGETS
 from triton.compiler import ASTSource
 
+from remora.analysis import of_kernel
 from remora.host import features
 from remora.kernels.attention_cdna import attention_cdna
 from remora.kernels.gemm_cdna import gemm_direct, gemm_staged
@@ -45,13 +46,16 @@ def loop_of(assembly: str) -> str:
     return max(bodies, key=lambda body: body.count("v_mfma"))
 
 
-def product(target: str) -> Any:
-    config = cdna_config(8192, 8192, 8192, 2, target[4:])
+def product(target: str, dtype: str = "fp16", contiguous: str = "stride_bn") -> Any:
+    size = {"fp16": 2, "fp32": 4, "i8": 1}[dtype]
+    config = cdna_config(8192, 8192, 8192, size, target[4:])
     kernel = gemm_staged if target == "hip:gfx942" else gemm_direct
+    out = "i32" if dtype == "i8" else dtype
     return built(
-        kernel, target, config.num_warps, a_ptr="*fp16", b_ptr="*fp16", c_ptr="*fp16",
-        stride_ak=1, stride_bn=1, stride_cn=1, scale_a=None, scale_b=None, args=(), EPILOGUE=None,
-        ACC=tl.float32, INDEX=tl.int32, **config.arguments(),
+        kernel, target, config.num_warps, a_ptr=f"*{dtype}", b_ptr=f"*{dtype}", c_ptr=f"*{out}",
+        stride_ak=1, stride_cn=1, scale_a=None, scale_b=None, args=(), EPILOGUE=None,
+        ACC=tl.int32 if dtype == "i8" else tl.float32, INDEX=tl.int32, **config.arguments(),
+        **{contiguous: 1},
     )  # fmt: skip
 
 
@@ -86,13 +90,25 @@ def test_the_product_for_cdna_3() -> None:
     assert spilled(compiled) == 0
 
 
-@pytest.mark.parametrize("causal", [False, True])
-def test_attention_for_cdna_4(causal: bool) -> None:
+def test_columns_of_b_are_read_as_they_are_stored() -> None:
+    """Loads that go round the loop in registers say in which order the buffer is filled."""
+    found = of_kernel(product("hip:gfx942", "i8", "stride_bk"))
+    loop = max(found.loops, key=lambda one: one.flops)
+    assert min(map(int, loop.widths["shared read"])) >= 8  # bytes of a lane
+    assert loop.conflicts == loop.unknown == 0
+    assert (loop.bound, found.spills) == ("matrix", 0)
+
+
+def test_fp32_for_cdna_4_leaves_registers() -> None:
+    assert spilled(product("hip:gfx950", "fp32")) == 0
+
+
+def test_attention_for_cdna_4() -> None:
     names = {f"stride_{x}d": 1 for x in "qkvo"}
     compiled = built(
         attention_cdna, "hip:gfx950", 8, q="*fp16", k="*fp16", v="*fp16", o="*fp16",
         sums="*fp32", scale="fp32", GROUP=1, DIM=128, BLOCK_M=256, BLOCK_N=64, STAGES=3,
-        CAUSAL=causal, DIRECT=True, **names,
+        DIRECT=True, **names,
     )  # fmt: skip
     loop = loop_of(compiled.asm["amdgcn"])
     # Of a warp: 32 rows, 64 columns, 128 dimensions, twice.

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import triton.language as tl
+from kernels.shared_memory import LIMIT, of_pipelined
 from tlx.building import build, instructions, waits
 
 from remora.host import features
@@ -70,7 +71,10 @@ def test_hopper(dtype: str) -> None:
     products = re.findall(r"wgmma\.mma_async\.sync\.aligned\.m64n(\d+)k(\d+)\.(\S+)", text)
     assert {types for *_, types in products} == {WGMMA[dtype]}
     assert {depth for _, depth, _ in products} == {str(32 // BYTES[dtype])}
-    stages = hopper_config(4096, 4096, 4096, BYTES[dtype]).stages
+    config = hopper_config(4096, 4096, 4096, BYTES[dtype])
+    out_size = 4 if dtype == "i8" else 2
+    assert result.metadata.shared <= of_pipelined(config, BYTES[dtype], out_size) <= LIMIT
+    stages = config.stages
     assert waits(result) == [stages - 2, 0]
     assert re.findall(r"wgmma\.wait_group\S*\s+(\d+)", text) == ["1", "0"]
     assert text.count("cp.async.commit_group") == stages

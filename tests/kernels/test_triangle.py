@@ -21,7 +21,8 @@ from remora.analysis import disassemble
 from remora.errors import KernelArgumentError
 from remora.kernels import triangle_hopper, triangle_multiply, triangle_scaling, triangle_stock
 from remora.kernels.offline import _hip_resources
-from remora.kernels.triangle import _Launcher, _stages
+from remora.kernels.prepared import Described, Launch, Launches, Part, Whole
+from remora.kernels.triangle import _lead, _stages
 
 
 def test_the_reference_meaning() -> None:
@@ -68,8 +69,8 @@ def test_refused(case: str) -> None:
 # --- code ------------------------------------------------------------------------------------
 
 
-def descriptor(dtype: str, rows: int, columns: int) -> str:
-    return f"tensordesc<{dtype}[{rows},{columns}]>"
+def descriptor(dtype: str, *block: int) -> str:
+    return f"tensordesc<{dtype}[{','.join(map(str, block))}]>"
 
 
 def hopper(step: str, dtype: str, c: int, *, incoming: bool = False) -> Any:
@@ -87,6 +88,7 @@ def hopper(step: str, dtype: str, c: int, *, incoming: bool = False) -> Any:
             triangle_hopper.project, "cuda:90", **common, mask="*u8",
             out_desc=descriptor(kind, 64, 64), stride_mb="i32", stride_mi="i32", stride_mk=1,
             CHUNKS=2, STAGES=stages, RESIDENT=resident, RESULTS=2, MASKED=True,
+            LEAD=_lead(2 * pieces, stages, resident),
         )  # fmt: skip
     if step == "finish":
         chunks = -(-c // 128)
@@ -94,9 +96,10 @@ def hopper(step: str, dtype: str, c: int, *, incoming: bool = False) -> Any:
         return build(
             triangle_hopper.finish, "cuda:90", **common, products=f"*{dtype}",
             weight="*fp32" if scaled else f"*{dtype}", bias="*fp32" if scaled else f"*{dtype}",
-            unit="*fp32", p_unit="*fp32", out=f"*{dtype}",
-            out_desc=descriptor(dtype, 64, 32 if scaled else 64), C="i32:16", eps="fp32",
-            H_PIECES=2, CHUNKS=chunks, STAGES=stages, RESIDENT=resident, RESULTS=2, DESCRIBED=True,
+            unit="*fp32", p_unit="*fp32", out_desc=descriptor(dtype, 1, 64, 32 if scaled else 64),
+            C="i32:16", eps="fp32",
+            H_PIECES=2, CHUNKS=chunks, STAGES=stages, RESIDENT=resident, RESULTS=2,
+            LEAD=_lead(pieces + 2, stages, resident),
         )  # fmt: skip
     parts = 4 if scaled else 2
     return build(
@@ -126,12 +129,18 @@ def test_gated_projections_on_hopper(step: str, dtype: str, c: int) -> None:
         assert not re.search(r"(ld|st)\.(shared|global)|stmatrix|ldmatrix", loop)
     # Rows, weights and results go through the copy engine, the products 16 bytes at a time.
     assert "cp.async.bulk.tensor.2d.shared" in ptx
-    assert "cp.async.bulk.tensor.2d.global" in ptx
+    assert f"cp.async.bulk.tensor.{3 if step == 'finish' else 2}d.global" in ptx
     assert ("ld.global.v4.b32" in ptx) == (step == "finish")
     assert "st.global" not in ptx
     assert not [c for c in conversions_in_loops(compiled.asm["ttgir"]) if re.search(r"x\d+x", c)]
     assert " STL" not in disassemble(compiled.asm["cubin"])  # nothing is spilled
     assert compiled.metadata.shared <= 227 << 10
+
+
+@pytest.mark.parametrize(("step", "c"), [("project", 512), ("finish", 192), ("finish", 512)])
+def test_channels_of_any_number_fit_into_shared_memory(step: str, c: int) -> None:
+    """fp32 takes most of it besides the buffers; ``_stages`` leaves room for that."""
+    assert hopper(step, "fp32", c).metadata.shared <= 227 << 10
 
 
 @pytest.mark.parametrize(("dtype", "incoming"), [("bf16", False), ("fp32", True)])
@@ -182,6 +191,7 @@ def test_norms_move_16_bytes(target: str) -> None:
         triangle_stock.normalise, target, x="*bf16", weight="*bf16", bias="*bf16", y="*bf16",
         N="i32", ROW="i32:16", C="i32:16", stride_xb="i32:16", stride_xi="i32:16",
         stride_xk="i32:16", stride_xc=1, eps="fp32", PAIRS=16, PIECE=128, PIECES=3,
+        FULL=True,
     )  # fmt: skip
     assembly = compiled.asm["ptx" if target.startswith("cuda") else "amdgcn"]
     assert re.search(r"ld\.global\.v4\.b32|(global|buffer)_load_dwordx4", assembly)
@@ -207,7 +217,17 @@ def fill(x, n, value, SIZE: tl.constexpr, MASKED: tl.constexpr):
     tl.store(x + at, value, (at < n) | (not MASKED))
 
 
-def test_the_second_launch_is_as_the_first_one_but_for_its_arguments(fresh_cache: Path) -> None:
+class At(Pointer):
+    """A tensor at an address."""
+
+    def __init__(self, address: int) -> None:
+        self.address = address
+
+    def data_ptr(self) -> int:
+        return self.address
+
+
+def test_the_second_launch_is_as_the_first_one_but_for_its_addresses(fresh_cache: Path) -> None:
     seen: list[Any] = []
 
     class Recording(Launcher):
@@ -217,16 +237,53 @@ def test_the_second_launch_is_as_the_first_one_but_for_its_arguments(fresh_cache
         def __call__(self, *arguments: Any) -> None:
             seen.append(arguments)
 
-    x, y = Pointer(), Pointer()
+    launch = Launch(fill, 5, (Whole(1), 48, 2.0), SIZE=64, MASKED=True, num_warps=2)
+    tensors = At(16), At(32)
     with standing_in():
         triton.runtime.driver.active.launcher_cls = Recording
-        launch = _Launcher()
-        launch(fill, 3, x, 32, 1.0, SIZE=64, MASKED=True, num_warps=2)
-        launch(fill, 5, y, 48, 2.0, SIZE=64, MASKED=True, num_warps=2)
-        fill[(5,)](y, 48, 2.0, SIZE=64, MASKED=True, num_warps=2)
+        for _ in range(2):
+            launch(tensors, [x.address for x in tensors], 0)
+        fill[(5,)](tensors[1], 48, 2.0, SIZE=64, MASKED=True, num_warps=2)
     first, second, stock = seen
-    assert first[:3] == (3, 1, 1)
-    assert len(second) == len(stock)
-    assert second[:3] == stock[:3] == (5, 1, 1)
-    assert second[4] is stock[4]  # the function
-    assert second[9:] == stock[9:] == (y, 48, 2.0, 64, True)
+    assert len(first) == len(second) == len(stock)
+    for arguments in first, second:
+        assert arguments[:3] == stock[:3] == (5, 1, 1)
+        assert arguments[4] is stock[4]  # the function
+    assert first[9:] == stock[9:] == (tensors[1], 48, 2.0, 64, True)
+    assert second[9:] == (32, 48, 2.0, 64, True)
+
+
+def test_descriptors_follow_their_tensors() -> None:
+    seen: list[Any] = []
+
+    class Compiled:
+        def __getitem__(self, grid: Any) -> Any:
+            return lambda *arguments, stream: seen.append((grid, arguments, stream))
+
+    part = Part(1, 512, torch.float16, 4096).after(1024)
+    launch = Launch(fill, 3, (Described(part, (2, 8, 16), (1, 8, 8)), part, 7), SIZE=8, MASKED=1)
+    launch._compiled = Compiled()
+    for address in (1 << 12, 1 << 12, 1 << 13):
+        launch((), [0, address], "stream")
+    for (grid, (described, *rest), stream), address in zip(
+        seen, (1 << 12, 1 << 12, 1 << 13), strict=True
+    ):
+        assert (grid, stream) == ((3, 1, 1), "stream")
+        assert rest == [address + 512 + 2048, 7, 8, 1]
+        assert described.base.data_ptr() == address + 512 + 2048
+        assert (described.shape, described.strides) == ([2, 8, 16], [128, 16, 1])
+        assert described.block_shape == [1, 8, 8]
+    assert seen[0][1][0] is seen[1][1][0]  # made once for an address
+
+
+def test_scratch_memory() -> None:
+    launches = Launches(3)
+    parts = [launches.room(n, torch.int16) for n in (5, 128, 129, 1)]
+    assert [p.offset for p in parts] == [0, 256, 512, 1024]
+    assert launches.bytes == 1280
+    memory = torch.arange(1280, dtype=torch.uint8)
+    for x in parts:
+        assert torch.equal(
+            x.of([None, None, None, memory]),
+            memory[x.offset : x.offset + 2 * x.count].view(torch.int16),
+        )

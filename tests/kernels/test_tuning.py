@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 import triton
+from kernels.shared_memory import LIMIT, SMALL, of_pipelined, of_specialized
 
 from remora.errors import KernelArgumentError
 from remora.host.targets import gpu_target
@@ -66,6 +67,21 @@ def test_candidates(p: Problem) -> None:
     assert times[0] >= max(p.flops * size / 2 / 1e15, moved / 4.8e12)
     described = {c.schedule != "pipelined" for c in found}
     assert described == {p.described}
+
+
+@pytest.mark.parametrize("out_dtype", ["float16", "float32", "float64", "int8"])
+@pytest.mark.parametrize("dtype", ["float16", "float32", "int8"])
+@pytest.mark.parametrize("described", [True, False])
+def test_every_configuration_fits(described: bool, dtype: str, out_dtype: str) -> None:
+    """By the counts that compiled kernels keep (tests of their code)."""
+    for shape in (*SHAPES, (1, 1, 1), (64, 8192, 512), (3000, 3000, 64)):
+        p = problem(*shape, dtype=dtype, out_dtype=out_dtype, described=described)
+        for epilogue in ("", "x"):
+            found = list(cost._all(replace(p, epilogue=epilogue), cost.H200))
+            assert found
+            for config in found:
+                counted = of_specialized if described else of_pipelined
+                assert counted(config, p.size, p.out_size) <= LIMIT - SMALL, config
 
 
 def test_large_products_have_large_tiles() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -17,17 +18,25 @@ def triangle(
     x: Any, norm_in_weight: Any, norm_in_bias: Any, p_in_weight: Any, g_in_weight: Any,
     norm_out_weight: Any, norm_out_bias: Any, p_out_weight: Any, g_out_weight: Any, *,
     mask: Any = None, incoming: bool = False, eps: float = 1e-5,
+    operand: Callable[[Any], Any] = lambda x: x,
 ) -> Any:  # fmt: skip
-    """The update, in the precision of its arguments."""
-    y = layer_norm(x, x.shape[-1:], norm_in_weight, norm_in_bias, eps)
-    ab = (y @ p_in_weight.T) * torch.sigmoid(y @ g_in_weight.T)
+    """The update, in the precision of its arguments; ``operand``: of each operand of a product."""
+    p_in, g_in, p_out, g_out = map(operand, (p_in_weight, g_in_weight, p_out_weight, g_out_weight))
+    y = operand(layer_norm(x, x.shape[-1:], norm_in_weight, norm_in_bias, eps))
+    ab = (y @ p_in.T) * torch.sigmoid(y @ g_in.T)
     if mask is not None:
         ab = ab * mask.to(ab.dtype)[..., None]
-    a, b = ab.chunk(2, -1)
+    a, b = operand(ab).chunk(2, -1)
     equation = "bkic,bkjc->bijc" if incoming else "bikc,bjkc->bijc"
     t = torch.einsum(equation, a, b)
-    z = layer_norm(t, t.shape[-1:], norm_out_weight, norm_out_bias, eps)
-    return torch.sigmoid(y @ g_out_weight.T) * (z @ p_out_weight.T)
+    z = operand(layer_norm(t, t.shape[-1:], norm_out_weight, norm_out_bias, eps))
+    return torch.sigmoid(y @ g_out.T) * (z @ p_out.T)
+
+
+def to_tf32(x: Any) -> Any:
+    """float64, to the nearest of what has tf32's 10 bits after the first, of any exponent."""
+    mantissa, exponent = torch.frexp(x)
+    return torch.ldexp((mantissa * 2048).round() / 2048, exponent)
 
 
 def inputs(b: int, n: int, c: int, h: int, dtype: Any, device: str, seed: int = 0) -> list[Any]:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import importlib
+import importlib.metadata
 import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from compiling import Look, Raises, code_of, compile_kernel
@@ -69,7 +72,7 @@ def test_the_key_is_of_the_source(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(tmp_path))
 
     def keys() -> tuple[str, str]:
-        content.package_hash.cache_clear()
+        content._hash_of.cache_clear()
         importlib.invalidate_caches()
         for name in [n for n in sys.modules if n.startswith("keyed_package")]:
             del sys.modules[name]
@@ -104,3 +107,26 @@ def test_a_cached_kernel_is_the_same(fresh_cache):
     with use(pipeline):
         first = code_of(compile_kernel("cuda:90"))
         assert code_of(compile_kernel("cuda:90")) == first
+
+
+def test_the_distributions_are_those_that_python_finds():
+    found = content._distributions()
+    for top, names in importlib.metadata.packages_distributions().items():
+        assert {d.name for d in found[top]} == set(names), top
+
+
+def test_threads_that_compile_make_a_key_once(monkeypatch):
+    from remora.pipeline import edits
+
+    made = []
+
+    def slowly(edits):
+        made.append(edits)
+        time.sleep(0.05)
+        return "key"
+
+    monkeypatch.setattr(edits, "content_hash", slowly)
+    pipeline = Pipeline("p").insert(Look(), at="ttir/end")
+    with ThreadPoolExecutor(6) as pool:
+        assert set(pool.map(lambda _: pipeline.key, range(6))) == {"key"}
+    assert len(made) == 1

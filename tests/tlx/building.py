@@ -13,15 +13,20 @@ from triton.compiler import ASTSource
 RELEASE = tuple(int(n) for n in triton.__version__.split(".")[:2])
 
 _DIVISIBLE_BY_16 = [["tt.divisibility", 16]]
+_BELOW_2_GIB = [["tt.pointer_range", 32]]
 
 
-def build(kernel: Any, target: str, *, options: dict[str, Any] | None = None, **given: Any) -> Any:
+def build(
+    kernel: Any, target: str, *, options: dict[str, Any] | None = None, below_2_gib: bool = False,
+    **given: Any,
+) -> Any:  # fmt: skip
     """The ``CompiledKernel``.
 
     given: each parameter of the kernel: a type as Triton writes it (``"*fp16"``,
         ``"i32"``), or the value of a constant. Pointers are aligned to 16 bytes;
         ``"i32:16"`` is an integer that 16 divides, ``"*fp16:1"`` is a pointer of
         which nothing is known. A tuple is of such, nothing being known of them.
+    below_2_gib: pointers are marked as launches on AMD mark those of tensors that small.
     """
     signature: dict[str, Any] = {}
     constants: dict[Any, Any] = {}
@@ -37,8 +42,12 @@ def build(kernel: Any, target: str, *, options: dict[str, Any] | None = None, **
             continue
         kind, _, divisor = value.partition(":")
         signature[name] = kind
+        known = []
         if (divisor or ("16" if kind.startswith("*") else "1")) == "16":
-            attributes[(index,)] = _DIVISIBLE_BY_16
+            known += _DIVISIBLE_BY_16
+        if kind.startswith("*") and below_2_gib:
+            known += _BELOW_2_GIB
+        attributes[(index,)] = known
     assert not given, f"{kernel} has no parameters {list(given)}"
     source = ASTSource(kernel, signature, constants, attributes)
     return triton.compile(source, target=TARGETS[target], options=options)

@@ -9,7 +9,7 @@ import pytest
 import torch
 import triton
 import triton.language as tl
-from tlx.scaled_kernels import numbers, ordered, quantized, scaled, turned
+from tlx.scaled_kernels import in_parts, numbers, ordered, quantized, scaled, turned
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 import remora.tlx as tlx
@@ -28,14 +28,18 @@ def operand(rows: int, k: int, format_: str) -> torch.Tensor:
 
 @pytest.mark.parametrize("copied", [False, True])
 @pytest.mark.parametrize(
-    ("format_", "block", "n", "step"),
-    [("e4m3", 32, 128, 256), ("e5m2", 32, 256, 256), ("e2m1", 32, 128, 256),
-     ("e2m1", 16, 256, 256), ("e4m3", 32, 64, 128)],
+    ("formats", "block", "n", "step"),
+    [(("e4m3",), 32, 128, 256), (("e5m2",), 32, 256, 256), (("e2m1",), 32, 128, 256),
+     (("e2m1",), 16, 256, 256), (("e4m3",), 32, 64, 128), (("e2m1", "e5m2"), 32, 64, 128)],
 )  # fmt: skip
-def test_products(format_: str, block: int, n: int, step: int, copied: bool) -> None:
+def test_products(
+    formats: tuple[str, ...], block: int, n: int, step: int, copied: bool
+) -> None:  # fmt: skip
+    """formats: of A and B, or of both."""
     m, k = 128, 2 * step
-    packed = 2 if format_ == "e2m1" else 1
-    a, b = operand(m, k, format_), operand(n, k, format_)
+    formats = formats * 2 if len(formats) == 1 else formats
+    packed = [2 if format_ == "e2m1" else 1 for format_ in formats]
+    a, b = operand(m, k, formats[0]), operand(n, k, formats[1])
     if block == 32:
         raw = [torch.randint(120, 135, (rows, k // 32), dtype=torch.uint8) for rows in (m, n)]
         values: list[Any] = [2.0 ** (r.numpy().astype(np.float64) - 127) for r in raw]
@@ -47,14 +51,27 @@ def test_products(format_: str, block: int, n: int, step: int, copied: bool) -> 
     scales = [ordered(r) for r in raw]
     boxes = [[1, r.shape[1], -(-step // block // 4), 2, 256] for r in scales]
     scaled[(1,)](
-        TensorDescriptor.from_tensor(a, [m, step // packed]),
-        TensorDescriptor.from_tensor(b, [n, step // packed]),
+        TensorDescriptor.from_tensor(a, [m, step // packed[0]]),
+        TensorDescriptor.from_tensor(b, [n, step // packed[1]]),
         *(TensorDescriptor.from_tensor(s, box) for s, box in zip(scales, boxes, strict=True)),
-        c, k, format_, m, n, step, block, copied, tl.uint8,
+        c, k, *formats, m, n, step, block, copied, tl.uint8,
     )  # fmt: skip
     x, y = (
         numbers(data, format_) * np.repeat(scale, block, axis=1)
-        for data, scale in zip((a, b), values, strict=True)
+        for data, scale, format_ in zip((a, b), values, formats, strict=True)
+    )
+    np.testing.assert_allclose(c.numpy(), x @ y.T, rtol=2e-4, atol=2e-2)
+
+
+@pytest.mark.parametrize(("parts", "n"), [(1, 128), (2, 128), (2, 64)])
+def test_parts_of_scales(parts: int, n: int) -> None:
+    a, b = operand(128, 256, "e4m3"), operand(256, n, "e4m3")
+    scales = [torch.randint(120, 135, (rows, 8), dtype=torch.uint8) for rows in (128, n)]
+    c = torch.zeros(128, n)
+    in_parts[(1,)](a, b, *scales, c, n, parts)
+    x, y = (
+        numbers(data, "e4m3") * np.repeat(2.0 ** (s.numpy().astype(np.float64) - 127), 32, axis=1)
+        for data, s in zip((a, b.T.contiguous()), scales, strict=True)
     )
     np.testing.assert_allclose(c.numpy(), x @ y.T, rtol=2e-4, atol=2e-2)
 
@@ -91,7 +108,7 @@ def test_scales_past_k_do_not_count() -> None:
     scaled[(1,)](
         *(TensorDescriptor.from_tensor(x, [128, 64]) for x in (a, b)),
         *(TensorDescriptor.from_tensor(ordered(raw), [1, 1, 1, 2, 256]) for _ in range(2)),
-        c, 64, "e4m3", 128, 128, 64, 32, True, tl.uint8,
+        c, 64, "e4m3", "e4m3", 128, 128, 64, 32, True, tl.uint8,
     )  # fmt: skip
     np.testing.assert_allclose(c.numpy(), (a.double() @ b.double().T).numpy(), rtol=1e-4, atol=1e-3)
 

@@ -13,8 +13,8 @@ import remora.tlx as tlx
 @triton.jit
 def scaled(
     a_desc, b_desc, a_scale_desc, b_scale_desc, c_ptr, K,
-    FORMAT: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, BLOCK: tl.constexpr,
-    COPIED: tl.constexpr, SCALES: tl.constexpr,
+    FORMAT: tl.constexpr, B_FORMAT: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
+    BK: tl.constexpr, BLOCK: tl.constexpr, COPIED: tl.constexpr, SCALES: tl.constexpr,
 ):  # fmt: skip
     """c_ptr (BM, BN): the product of one tile, K in steps of BK.
 
@@ -22,11 +22,12 @@ def scaled(
     blocks of BLOCK. COPIED: whether the kernel copies them to tensor memory. SCALES: their dtype.
     """
     PACKED: tl.constexpr = 2 if FORMAT == "e2m1" else 1
+    B_PACKED: tl.constexpr = 2 if B_FORMAT == "e2m1" else 1
     A_ROWS: tl.constexpr = BM // 128
     B_ROWS: tl.constexpr = (BN + 127) // 128
     BLOCKS: tl.constexpr = (BK // BLOCK + 3) // 4
     a = tlx.local_alloc((BM, BK // PACKED), tlx.dtype_of(a_desc), 2)
-    b = tlx.local_alloc((BN, BK // PACKED), tlx.dtype_of(b_desc), 2)
+    b = tlx.local_alloc((BN, BK // B_PACKED), tlx.dtype_of(b_desc), 2)
     a_scale = tlx.local_alloc((1, A_ROWS, BLOCKS, 2, 256), SCALES, 2)
     b_scale = tlx.local_alloc((1, B_ROWS, BLOCKS, 2, 256), SCALES, 2)
     acc = tlx.local_alloc((BM, BN), tl.float32, 1, tlx.storage_kind.tmem)
@@ -41,10 +42,11 @@ def scaled(
         at = i % 2
         phase = (i // 2) & 1
         tlx.barrier_expect_bytes(
-            full[at], (BM + BN) * BK // PACKED + (A_ROWS + B_ROWS) * BLOCKS * 512
+            full[at],
+            BM * BK // PACKED + BN * BK // B_PACKED + (A_ROWS + B_ROWS) * BLOCKS * 512,
         )
         tlx.async_descriptor_load(a_desc, a[at], [0, i * BK // PACKED], full[at])
-        tlx.async_descriptor_load(b_desc, b[at], [0, i * BK // PACKED], full[at])
+        tlx.async_descriptor_load(b_desc, b[at], [0, i * BK // B_PACKED], full[at])
         tlx.async_descriptor_load(a_scale_desc, a_scale[at], [0, 0, i * BLOCKS, 0, 0], full[at])
         tlx.async_descriptor_load(b_scale_desc, b_scale[at], [0, 0, i * BLOCKS, 0, 0], full[at])
         tlx.barrier_wait(full[at], phase)
@@ -52,12 +54,12 @@ def scaled(
             tlx.tmem_copy(a_scale[at], a_copied[at])
             tlx.tmem_copy(b_scale[at], b_copied[at])
             tlx.async_dot_scaled(
-                a[at], tlx.local_trans(b[at]), acc[0], a_copied[at], FORMAT, b_copied[at], FORMAT,
+                a[at], tlx.local_trans(b[at]), acc[0], a_copied[at], FORMAT, b_copied[at], B_FORMAT,
                 use_acc=i > 0, mBarriers=[done[at]],
             )  # fmt: skip
         else:
             tlx.async_dot_scaled(
-                a[at], tlx.local_trans(b[at]), acc[0], a_scale[at], FORMAT, b_scale[at], FORMAT,
+                a[at], tlx.local_trans(b[at]), acc[0], a_scale[at], FORMAT, b_scale[at], B_FORMAT,
                 use_acc=i > 0, mBarriers=[done[at]],
             )  # fmt: skip
         tlx.barrier_wait(done[at], phase)
@@ -143,6 +145,34 @@ def turned(x_desc, y_desc, x_scale_desc, y_scale_desc, c_ptr):
     )
     at = tl.arange(0, 128)[:, None] * 128 + tl.arange(0, 128)[None, :]
     tl.store(c_ptr + at, tlx.local_load(acc[0]))
+
+
+@triton.jit
+def in_parts(a_ptr, b_ptr, a_scale_ptr, b_scale_ptr, c_ptr, N: tl.constexpr, PARTS: tl.constexpr):
+    """c = a @ b, (128, 256) and (256, N) of e4m3, scales (rows, 8): K at once, or in two parts."""
+    a = tlx.local_alloc((128, 256), tl.float8e4nv, 1)
+    b = tlx.local_alloc((256, N), tl.float8e4nv, 1)
+    acc = tlx.local_alloc((128, N), tl.float32, 1, tlx.storage_kind.tmem)
+    a_scale = tlx.local_alloc((128, 8), tl.uint8, 1, tlx.storage_kind.tmem)
+    b_scale = tlx.local_alloc((N, 8), tl.uint8, 1, tlx.storage_kind.tmem)
+    blocks = tl.arange(0, 8)[None, :]
+    rows, columns = tl.arange(0, 128)[:, None], tl.arange(0, N)[None, :]
+    k = tl.arange(0, 256)
+    tlx.local_store(a[0], tl.load(a_ptr + rows * 256 + k[None, :]))
+    tlx.local_store(b[0], tl.load(b_ptr + k[:, None] * N + columns))
+    tlx.local_store(a_scale[0], tl.load(a_scale_ptr + rows * 8 + blocks))
+    tlx.local_store(b_scale[0], tl.load(b_scale_ptr + tl.arange(0, N)[:, None] * 8 + blocks))
+    tlx.fence_async_shared()
+    K: tl.constexpr = 256 // PARTS
+    for part in tl.static_range(PARTS):
+        tlx.async_dot_scaled(
+            tlx.local_slice(a[0], (0, part * K), (128, K)),
+            tlx.local_slice(b[0], (part * K, 0), (K, N)), acc[0],
+            tlx.subslice(a_scale[0], part * K // 32, K // 32), "e4m3",
+            tlx.local_slice(b_scale[0], (0, part * K // 32), (N, K // 32)), "e4m3",
+            use_acc=part > 0,
+        )  # fmt: skip
+    tl.store(c_ptr + rows * N + columns, tlx.local_load(acc[0]))
 
 
 @triton.jit

@@ -366,6 +366,53 @@ def test_buffer_operations(arch: str) -> None:
     assert code(halves, "buffer_atomic_pk_add_f16")
 
 
+@triton.jit
+def from_computed_bases(p, q, r, stride, n, B: tl.constexpr):
+    at = tl.arange(0, B)
+    buffer = tlx.local_alloc((B,), tl.float32, 1)[0]
+    first = p + tl.program_id(0).to(tl.int64) * stride
+    total = tlx.buffer_load(p, at)
+    for step in range(n):
+        total += tlx.buffer_load(first, at)
+        total += tlx.buffer_load(p + step * stride, at)
+        tlx.buffer_load_to_local(buffer, first, at)
+        tlx.async_load_commit_group()
+        tlx.async_load_wait_group(0)
+        total += tlx.local_load(buffer)
+        first += stride
+    tlx.buffer_store(total, q + tl.program_id(0) * stride, at)
+    tlx.buffer_atomic_add(r + stride, at, total)
+
+
+@pytest.mark.parametrize("below_2_gib", [False, True])
+def test_bases_of_buffer_operations_are_computed(below_2_gib: bool) -> None:
+    given = {"p": "*fp32", "q": "*fp32", "r": "*fp32", "stride": "i32:16", "n": "i32", "B": 1024}
+    compiled = build(from_computed_bases, "hip:gfx950", below_2_gib=below_2_gib, **given)
+    loads = code(compiled, "buffer_load_dword")
+    assert {load.split()[0] for load in loads} == {"buffer_load_dwordx4"}  # in the loop, too
+    assert {load.split()[-1] for load in loads} == {"lds", "offen"}
+    assert len(code(compiled, "buffer_store_dwordx4")) == 1
+    assert len(code(compiled, "buffer_atomic_add_f32")) == 4
+    # A base is uniform as it is: saying so takes no instruction.
+    assert len(code(compiled, "v_readfirstlane_b32")) <= 1
+    assert not code(compiled, "global_")
+
+
+@triton.jit
+def two_at_once(x, p, q):
+    at_once: tl.constexpr = tlx.layout(((64, 4), (4,)), ((4, 256), (1,)))
+    apart: tl.constexpr = tlx.layout(((64, 4), (4,)), ((1, 256), (64,)))
+    at = tlx.require_layout(tl.arange(0, 1024), at_once)
+    old = tlx.buffer_atomic_add(p, at, tl.load(x + at), contiguity=2)
+    tl.store(tlx.require_layout(q + at, apart), tlx.require_layout(old, apart))
+
+
+def test_an_atomic_stays_in_its_layout_whatever_wants_its_result() -> None:
+    """16 bits are added in pairs, of pointers of which nothing is known."""
+    compiled = build(two_at_once, "hip:gfx950", **dict.fromkeys("xpq", "*bf16:1"))
+    assert len(code(compiled, "buffer_atomic_pk_add_bf16")) == 2
+
+
 @pytest.mark.parametrize(("what", "kind"), [
     ("tensor base", errors.WrongType), ("wide offsets", errors.WrongDtype),
     ("other without mask", errors.WrongType), ("mask of a wrong shape", errors.WrongShape),

@@ -9,7 +9,7 @@ import pytest
 import triton
 import triton.language as tl
 from tlx.building import RELEASE, build, instructions, line_of
-from tlx.scaled_kernels import paired, quantized, scaled, turned
+from tlx.scaled_kernels import in_parts, paired, quantized, scaled, turned
 from tlx.test_refused import refused
 
 import remora
@@ -44,8 +44,8 @@ def test_products(
         b_desc=f"tensordesc<{dtype}[{n},{step // packed}]>",
         a_scale_desc=f"tensordesc<{named}[1,1,{blocks},2,256]>",
         b_scale_desc=f"tensordesc<{named}[1,{-(-n // 128)},{blocks},2,256]>",
-        c_ptr="*fp32", K="i32", FORMAT=format_, BM=128, BN=n, BK=step, BLOCK=block,
-        COPIED=copied, SCALES=scales,
+        c_ptr="*fp32", K="i32", FORMAT=format_, B_FORMAT=format_, BM=128, BN=n, BK=step,
+        BLOCK=block, COPIED=copied, SCALES=scales,
     )  # fmt: skip
     text = kernel.asm["ptx"]
     products = instructions(text, rf"tcgen05\.mma\.cta_group::1\.kind::{kind}\.block_scale\S*")
@@ -56,6 +56,56 @@ def test_products(
     copies = instructions(text, r"tcgen05\.cp\.cta_group::1\.warpx4\.32x128b")
     assert len(copies) == blocks * (1 + -(-n // 128))
     assert text.index("tcgen05.cp") < text.index("tcgen05.mma.")
+
+
+@T38
+@pytest.mark.parametrize(("a_format", "b_format"), [("e2m1", "e5m2"), ("e4m3", "e2m1")])
+def test_e2m1_beside_fp8(a_format: str, b_format: str) -> None:
+    """It lies in 8 bytes of 16, where TMA puts it, and is read as fp8 is."""
+    dtypes = {"e4m3": ("fp8e4nv", 256), "e5m2": ("fp8e5", 256), "e2m1": ("u8", 128)}
+    boxes = [f"tensordesc<{d}[128,{n}]>" for d, n in (dtypes[a_format], dtypes[b_format])]
+    kernel = build(
+        scaled, "cuda:100", a_desc=boxes[0], b_desc=boxes[1], c_ptr="*fp32", K="i32",
+        **dict.fromkeys(("a_scale_desc", "b_scale_desc"), "tensordesc<u8[1,1,2,2,256]>"),
+        FORMAT=a_format, B_FORMAT=b_format, BM=128, BN=128, BK=256, BLOCK=32, COPIED=False,
+        SCALES=tl.uint8,
+    )  # fmt: skip
+    text = kernel.asm["ptx"]
+    products = re.findall(r"tcgen05\.mma\S+kind::mxf8f6f4\S+ \[[^]]*\], \S+, \S+, (%r\d+),", text)
+    assert len(products) == 256 // 32
+    # The first one's descriptor: A's format from bit 7 on, B's from bit 10 on.
+    (own,) = re.findall(rf"mov\.b32\s+{products[0]}, (\d+);", text)
+    codes = {"e4m3": 0, "e5m2": 1, "e2m1": 5}
+    assert (int(own) >> 7 & 7, int(own) >> 10 & 7) == (codes[a_format], codes[b_format])
+    # Two stages of 128 x 256, of both a byte for an element.
+    assert kernel.metadata.shared >= 2 * 2 * 128 * 256
+    padded = [x["fp4_padded"] for x in kernel.metadata.tensordesc_meta]
+    assert padded[:2] == [a_format == "e2m1", b_format == "e2m1"]
+
+
+@T38
+def test_parts_of_scales_are_where_the_whole_has_them() -> None:
+    given = {"a_ptr": "*fp8e4nv", "b_ptr": "*fp8e4nv", "a_scale_ptr": "*u8", "b_scale_ptr": "*u8",
+             "c_ptr": "*fp32", "N": 256}  # fmt: skip
+    found = []
+    for parts in (1, 2):
+        text = build(in_parts, "cuda:100", **given, PARTS=parts).asm["ptx"]
+        places = re.findall(r"tcgen05\.mma\S+ \[[^]]*\], .*?\[ (%r\d+) .*?\[ (%r\d+) ", text)
+        assert len(places) == 8  # of 32 along K
+        # In 8 columns of A's and 16 of B's: 128 rows by 4 scales are in 4.
+        starts = dict(re.findall(r"add\.s32\s+(%r\d+), %r\d+, (\d+);", text))
+        found.append([tuple(int(starts.get(place, 0)) for place in pair) for pair in places])
+        first = found[-1][0]
+        found[-1] = [(x - first[0], y - first[1]) for x, y in found[-1]]
+    assert found[0] == found[1] == [(0, 0)] * 4 + [(4, 8)] * 4
+
+
+@T38
+def test_scales_of_fewer_columns_than_128_are_as_stored() -> None:
+    given = {"a_ptr": "*fp8e4nv", "b_ptr": "*fp8e4nv", "a_scale_ptr": "*u8", "b_scale_ptr": "*u8",
+             "c_ptr": "*fp32", "N": 64, "PARTS": 2}  # fmt: skip
+    text = build(in_parts, "cuda:100", **given).asm["ptx"]
+    assert len(instructions(text, r"tcgen05\.mma\.cta_group::1\.kind::mxf8f6f4")) == 8
 
 
 def test_scales_of_a_shape_whose_bytes_lie_alike() -> None:
@@ -156,13 +206,13 @@ def test_what_the_kernel_converts(where: Any, dtype: Any) -> None:
 
 @triton.jit
 def wrong(p, WHAT: tl.constexpr):
-    FP4: tl.constexpr = WHAT == "mixed" or WHAT == "fp4 in tensor memory"
+    FP4: tl.constexpr = WHAT == "short rows" or WHAT == "fp4 in tensor memory"
     DTYPE: tl.constexpr = tl.uint8 if FP4 else tl.float8e4nv
     WHERE: tl.constexpr = (
         tlx.storage_kind.tmem if WHAT == "fp4 in tensor memory" else tlx.storage_kind.smem
     )
     a = tlx.local_alloc((128, 128), DTYPE, 1, WHERE)
-    b = tlx.local_alloc((128, 128), tl.float8e4nv if WHAT == "mixed" else DTYPE, 1)
+    b = tlx.local_alloc((128, 128), tl.float8e4nv if WHAT == "short rows" else DTYPE, 1)
     N: tl.constexpr = 64 if WHAT == "acc" else 128
     acc = tlx.local_alloc((128, N), tl.float32, 1, tlx.storage_kind.tmem)
     s = tlx.local_alloc((128, 4), tl.uint8, 1, tlx.storage_kind.tmem)
@@ -174,8 +224,11 @@ def wrong(p, WHAT: tl.constexpr):
         few = tlx.local_alloc((1, 1, 1, 2, 128), tl.uint8, 1)
         tlx.async_dot_scaled(a[0], b[0], acc[0], s[0], "e4m3", few[0], "e4m3")  # rows
     if WHAT == "stored":
-        half = tlx.local_alloc((64, 4), tl.uint8, 1, tlx.storage_kind.tmem)
-        tlx.local_store(half[0], tl.full((64, 4), 127, tl.uint8))  # stored
+        half = tlx.local_alloc((64, 8), tl.uint8, 1, tlx.storage_kind.tmem)
+        tlx.local_store(half[0], tl.full((64, 8), 127, tl.uint8))  # stored
+        few = tlx.local_alloc((128, 64), tl.float32, 1, tlx.storage_kind.tmem)
+        part = tlx.subslice(b[0], 0, 64)
+        tlx.async_dot_scaled(a[0], part, few[0], s[0], "e4m3", half[0], "e4m3", use_acc=False)
     if WHAT == "flat":
         flat = tlx.local_alloc((128, 2), tl.uint8, 1, tlx.storage_kind.tmem)
         tlx.async_dot_scaled(a[0], b[0], acc[0], flat[0], "e4m3", s[0], "e4m3")  # flat
@@ -186,13 +239,19 @@ def wrong(p, WHAT: tl.constexpr):
         tlx.async_dot_scaled(a[0], b[0], acc[0], s[0], "e3m2", s[0], "e4m3")  # format
     if WHAT == "other":
         tlx.async_dot_scaled(a[0], b[0], acc[0], s[0], "e5m2", s[0], "e4m3")  # other
-    if WHAT == "mixed":
-        tlx.async_dot_scaled(a[0], b[0], acc[0], s[0], "e2m1", s[0], "e4m3")  # mixed
+    if WHAT == "short rows":
+        half = tlx.local_alloc((128, 32), tl.uint8, 1)[0]
+        tlx.async_dot_scaled(half, b[0], acc[0], s[0], "e2m1", s[0], "e4m3")  # short rows
     if WHAT == "fp4 in tensor memory":
         tlx.async_dot_scaled(a[0], b[0], acc[0], s[0], "e2m1", s[0], "e2m1")  # fp4 in tensor memory
     if WHAT == "pair":
         half = tlx.subslice(b[0], 0, 64)
         tlx.async_dot_scaled(a[0], half, acc[0], s[0], "e4m3", s[0], "e4m3", two_ctas=True)  # pair
+    if WHAT == "part":
+        tlx.subslice(s[0], 2, 2)  # part
+    if WHAT == "mixed pair":
+        half = tlx.local_alloc((64, 128), tl.uint8, 1)[0]
+        tlx.async_dot_scaled(half, b[0], acc[0], s[0], "e2m1", s[0], "e4m3", two_ctas=True)
     if WHAT == "acc":
         tlx.async_dot_scaled(a[0], b[0], acc[0], s[0], "e4m3", s[0], "e4m3")  # acc
     if WHAT == "sum":
@@ -209,7 +268,8 @@ def wrong(p, WHAT: tl.constexpr):
     ("dtype", errors.WrongDtype),
     ("format", errors.WrongType),
     ("other", errors.WrongDtype),
-    ("mixed", errors.WrongDtype),
+    ("short rows", errors.WrongShape),
+    ("part", errors.WrongShape),
     ("acc", errors.WrongShape),
     ("sum", errors.WrongType),
 ])  # fmt: skip
@@ -223,10 +283,11 @@ def test_refused_over_several_lines() -> None:
     for what, kind in (
         ("fp4 in tensor memory", errors.WrongType),
         ("pair", errors.UnsupportedByTarget),
+        ("mixed pair", errors.WrongDtype),
     ):
         assert refused(kind, wrong, "cuda:100", p="*fp32", WHAT=what).hint
 
 
 def test_a_message_says_how_many_scales_there_have_to_be() -> None:
     error = refused(errors.WrongShape, wrong, "cuda:100", p="*fp32", WHAT="blocks")
-    assert "128 rows of 128 elements of e4m3 are (128, 4) for blocks of 32" in error.what
+    assert "128 rows of 128 elements, of e4m3 and e4m3, are (128, 4) for blocks of 32" in error.what

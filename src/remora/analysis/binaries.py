@@ -10,10 +10,13 @@ from remora.errors import UnknownAssembly
 
 
 def resources(cubin: bytes) -> tuple[int | None, int | None]:
-    """Registers, and bytes of local memory (spills), of a thread; None where no tool tells."""
+    """Registers of a thread, and how many are spilled; None where no tool tells.
+
+    Spills are what it has of stack and local memory, in 4 bytes.
+    """
     output = _run("cuobjdump", ["-res-usage"], cubin)
-    found = re.search(r"REG:(\d+).*?LOCAL:(\d+)", output or "")
-    return (int(found[1]), int(found[2])) if found else (None, None)
+    found = re.search(r"REG:(\d+) STACK:(\d+).*?LOCAL:(\d+)", output or "")
+    return (int(found[1]), (int(found[2]) + int(found[3])) // 4) if found else (None, None)
 
 
 def disassemble(cubin: bytes) -> str:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +13,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from remora.errors import KernelArgumentError
 from remora.kernels.attention_backward import attention_backward, negatives_of
+from remora.kernels.attention_backward_wide import attention_backward_wide
 from remora.kernels.attention_narrow import forward_of
 from remora.kernels.attention_plain import (
     attention_backward_keys,
@@ -62,11 +65,11 @@ class Config:
 
 _CONFIGS = {
     64: Config(128, consumers=3, registers=160, lazy=False),
-    80: Config(128),
-    96: Config(128),
+    80: Config(128, narrow=True),
+    96: Config(128, narrow=True),
     128: Config(128),
-    192: Config(64, q_stages=1),
-    256: Config(64, q_stages=1, o_parts=2, registers=240),
+    192: Config(64, q_stages=1, release=False),
+    256: Config(64, q_stages=1, o_parts=2, registers=240, release=False),
 }
 
 
@@ -188,6 +191,19 @@ def attention_packed(
     return (o, sums) if return_sums else o
 
 
+def _on_its_device(method: Callable[..., Any]) -> Callable[..., Any]:
+    """A method of ``Problem`` that launches where q is, whichever device is the current one."""
+
+    @functools.wraps(method)
+    def run(problem: Problem, *args: Any) -> Any:
+        import torch
+
+        with torch.cuda.device_of(problem.q):
+            return method(problem, *args)
+
+    return run
+
+
 class Problem:
     """What is attended to: the operands, and which keys a query may see.
 
@@ -214,6 +230,7 @@ class Problem:
         sizes = (*self.q.shape, *self.k.shape, self.batch, self.longest_q, self.longest_k)
         return 0 in sizes
 
+    @_on_its_device
     def forward(self, config: Config | None = None) -> tuple[Any, Any]:
         """The result and the logarithms of sums."""
         import torch
@@ -230,7 +247,7 @@ class Problem:
             arguments, constants, grid = self.specialized(o, sums, config)
             kernel = forward_of(self.dim) if config.narrow else attention_forward
             kernel[grid](*arguments, **constants)
-        else:
+        elif not self._launched_elsewhere(o, sums):
             block_m, block_n = _plain_blocks(self.q, self.dim)
             attention_plain[(triton.cdiv(self.longest_q, block_m), self.batch * self.heads)](
                 self.q, self.k, self.v, o, sums, *self.begins, self.scale * math.log2(math.e),
@@ -238,6 +255,17 @@ class Problem:
                 DIM=self.dim, BLOCK_M=block_m, BLOCK_N=block_n
             )  # fmt: skip
         return o, sums
+
+    def _launched_elsewhere(self, o: Any, sums: Any) -> bool:
+        """Whether a kernel of CDNA's or Blackwell's takes it; then it is launched."""
+        from remora.kernels import attention_elsewhere
+
+        target = _target(self.q)
+        return target is not None and attention_elsewhere.launched(self, o, sums, target)
+
+    def described(self, x: Any, rows: int, columns: int) -> Any:
+        """Boxes of rows of an operand, which is copied where the copy engine does not take it."""
+        return _descriptor(described_by_rows(x), rows, columns, packed=self.packed is not None)
 
     @property
     def _in_integers(self) -> bool:
@@ -311,6 +339,7 @@ class Problem:
         }  # fmt: skip
         return arguments, constants, (programs,)
 
+    @_on_its_device
     def backward(self, o: Any, sums: Any, do: Any) -> tuple[Any, Any, Any]:
         """The gradients of q, k and v.
 
@@ -326,7 +355,7 @@ class Problem:
             for x, y in zip((dq, dk, dv), wide, strict=True):
                 x.copy_(y)
             return dq, dk, dv
-        if self.dim <= 128 and _on_hopper(self.q):
+        if _on_hopper(self.q):
             self._backward_on_hopper(o, sums, do, dq, dk, dv)
             return dq, dk, dv
         q, k, v = self.q, self.k, self.v
@@ -338,14 +367,18 @@ class Problem:
         )  # fmt: skip
         # What keeps two or one accumulator of so many columns in registers.
         small, warps = (32, 8) if self.dim > 128 else (64, 4)
-        shared = {**self.constants, "DIM": self.dim, "num_warps": warps, "num_stages": 2}
+        shared = {**self.constants, "DIM": self.dim, "num_warps": warps}
+        # One stage: with blocks of 32 queries some products are of mma.sync, some of wgmma, and
+        # stock Triton (3.9.0) with two would copy over what the latter still read.
         attention_backward_keys[(triton.cdiv(self.longest_k, 64), both // self.group)](
             q, k, v, do, dk, dv, sums, deltas, *self.begins, self.scale,
             *_strides(q, k, v, do, dk, dv), *self.extents, **shared, BLOCK_M=small, BLOCK_N=64,
+            num_stages=1 if small < 64 else 2,
         )  # fmt: skip
         attention_backward_queries[(triton.cdiv(self.longest_q, 64), both)](
             q, k, v, do, dq, sums, deltas, *self.begins, self.scale,
             *_strides(q, k, v, do, dq), *self.extents, **shared, BLOCK_M=64, BLOCK_N=small,
+            num_stages=2,
         )  # fmt: skip
         return dq, dk, dv
 
@@ -368,21 +401,35 @@ class Problem:
             self.heads, self.longest_q, self.total, padded,
             DIM=self.dim, BLOCK_M=64, PACKED=packed,
         )  # fmt: skip
-        dim = triton.next_power_of_2(self.dim)
         sum_dq = torch.zeros(self.q.shape, dtype=torch.float32, device=o.device)
-        block_m = _BACKWARD_BLOCK_M[dim]
-        described = [
-            _descriptor(described_by_rows(x), rows, dim, packed=packed)
-            for x, rows in (
-                (self.q, block_m), (self.k, 64), (self.v, 64), (do, block_m), (dk, 64), (dv, 64)
-            )
-        ]  # fmt: skip
-        described.insert(4, _descriptor(sum_dq, 64, dim * block_m // 128, packed=packed))
-        attention_backward[(triton.cdiv(self.longest_k, 128), both // self.group)](
-            *described, lows, deltas, *self.begins, self.scale, *self.extents, padded,
-            **self.constants, DIM=dim, BLOCK_M=block_m, STAGES=2, REGISTERS=240,
-            TAIL=packed or self.longest_k % 128 != 0, num_warps=4,
-        )  # fmt: skip
+        rest = [lows, deltas, *self.begins, self.scale, *self.extents, padded]
+        if self.dim > 128:
+            parts = (128, self.dim - 128)
+            descriptors = [
+                _descriptor(x, 64, columns, packed=packed)
+                for x in map(described_by_rows, (self.q, self.k, self.v, do, dk, dv))
+                for columns in parts
+            ]
+            descriptors.insert(8, _descriptor(sum_dq, 64, 64, packed=packed))
+            attention_backward_wide[(triton.cdiv(self.longest_k, 64), both // self.group)](
+                *descriptors, *rest, **self.constants, DIM0=parts[0], DIM1=parts[1], STAGES=2,
+                DO_STAGES=2 if self.dim == 192 else 1, REGISTERS=240,
+                TAIL=packed or self.longest_k % 64 != 0, num_warps=4,
+            )  # fmt: skip
+        else:
+            dim = triton.next_power_of_2(self.dim)
+            block_m = _BACKWARD_BLOCK_M[dim]
+            descriptors = [
+                _descriptor(described_by_rows(x), rows, dim, packed=packed)
+                for x, rows in (
+                    (self.q, block_m), (self.k, 64), (self.v, 64), (do, block_m), (dk, 64), (dv, 64)
+                )
+            ]  # fmt: skip
+            descriptors.insert(4, _descriptor(sum_dq, 64, dim * block_m // 128, packed=packed))
+            attention_backward[(triton.cdiv(self.longest_k, 128), both // self.group)](
+                *descriptors, *rest, **self.constants, DIM=dim, BLOCK_M=block_m, STAGES=2,
+                REGISTERS=240, TAIL=packed or self.longest_k % 128 != 0, num_warps=4,
+            )  # fmt: skip
         torch.mul(sum_dq, self.scale, out=dq)
 
 

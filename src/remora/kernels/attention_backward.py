@@ -296,16 +296,17 @@ def _gather(
     tlx.local_store(ks[ME], (dk * scale).to(dtype))
     tlx.local_store(vs[ME], dv.to(dtype))
     tlx.fence_async_shared()
-    _put(dk_desc, ks[ME], batch, kv_head, at, length_k, end_k, PACKED)
-    _put(dv_desc, vs[ME], batch, kv_head, at, length_k, end_k, PACKED)
+    _put(dk_desc, ks[ME], batch, kv_head, at, 0, length_k, end_k, PACKED)
+    _put(dv_desc, vs[ME], batch, kv_head, at, 0, length_k, end_k, PACKED)
     tlx.async_descriptor_store_wait(0)
 
 
 @triton.jit
-def _put(desc, buffer, batch, head, row, length, end, PACKED: tl.constexpr):
+def _put(desc, buffer, batch, head, row, column, length, end, PACKED: tl.constexpr):
     """Rows of one head from a buffer; those past the sequence's end are dropped."""
     if PACKED:
         if row < length:
-            tlx.async_descriptor_store(desc, buffer, [_END, end, head, _END - length + row, 0])
+            at = _END - length + row
+            tlx.async_descriptor_store(desc, buffer, [_END, end, head, at, column])
     else:
-        tlx.async_descriptor_store(desc, buffer, [batch, head, row, 0])
+        tlx.async_descriptor_store(desc, buffer, [batch, head, row, column])

@@ -22,17 +22,19 @@ _PART = tl.constexpr(32)
 
 @triton.jit
 def attention_blackwell(
-    q_desc, k_desc, v_desc, o_desc, sums, scale, LENGTH,
-    DIM: tl.constexpr, BLOCK_N: tl.constexpr, STAGES: tl.constexpr, CAUSAL: tl.constexpr,
-    TASKS: tl.constexpr,
+    q_desc, k_desc, v_desc, o_desc, sums, scale, HEADS, LENGTH_Q, LENGTH_K, shift,
+    GROUP: tl.constexpr, DIM: tl.constexpr, BLOCK_N: tl.constexpr, STAGES: tl.constexpr,
+    CAUSAL: tl.constexpr, TAIL: tl.constexpr, TASKS: tl.constexpr,
 ):  # fmt: skip
     """``O = softmax(scale * Q @ K.T) @ V`` for each head.
 
-    The descriptors: (heads * LENGTH, DIM) all, in blocks of 128 rows (q, o) and BLOCK_N rows
-    (k, v). DIM: 64 or 128. sums: fp32, (heads, LENGTH): the logarithm of each row's sum. scale:
-    times log2(e). LENGTH: a multiple of 256 and BLOCK_N. BLOCK_N: at most 128. STAGES: buffers
-    of K, and of V. TASKS: False runs the steps of all tasks in one order, as a CPU has to.
-    Grid: (LENGTH // 256, heads). num_warps=4.
+    The descriptors: (batch, HEADS, LENGTH_Q, DIM) of q and o, (batch, HEADS // GROUP, LENGTH_K,
+    DIM) of k and v, in blocks of 128 and of BLOCK_N rows of a head. DIM: 64 or 128. sums: fp32,
+    (batch, HEADS, LENGTH_Q): the logarithm of each row's sum. scale: times log2(e). CAUSAL: row i
+    sees columns up to i + shift; shift is not negative, so that each row sees one. BLOCK_N: at
+    most 128. STAGES: buffers of K, and of V. TAIL: whether BLOCK_N does not divide LENGTH_K.
+    TASKS: False runs the steps of all tasks in one order, as a CPU has to.
+    Grid: (cdiv(LENGTH_Q, 256), batch * HEADS). num_warps=4.
     """
     dtype: tl.constexpr = tlx.dtype_of(q_desc)
     tmem: tl.constexpr = tlx.storage_kind.tmem
@@ -55,8 +57,10 @@ def attention_blackwell(
     # The longest rows first, where they differ.
     tile = tl.num_programs(0) - 1 - tl.program_id(0) if CAUSAL else tl.program_id(0)
     row = tile * 2 * ROWS
-    first = tl.program_id(1) * LENGTH
-    steps = tl.cdiv(row + 2 * ROWS if CAUSAL else LENGTH, BLOCK_N)
+    batch, head = tl.program_id(1) // HEADS, tl.program_id(1) % HEADS
+    sums += tl.program_id(1).to(tl.int64) * LENGTH_Q
+    last = tl.minimum(row + 2 * ROWS + shift, LENGTH_K) if CAUSAL else LENGTH_K
+    steps = tl.cdiv(last, BLOCK_N)
     tl.assume(steps > 0)
     if TASKS:
         with tlx.async_tasks():
@@ -65,7 +69,9 @@ def attention_blackwell(
                     for half in tl.static_range(2):
                         _scale(acc, factors, factored, taken, scaled, added, half, step, DIM)
                 for half in tl.static_range(2):
-                    _store(q, acc, factors, factored, added, o_desc, half, first + row, steps, DIM)
+                    _store(
+                        q, acc, factors, factored, added, o_desc, batch, head, half, row, steps, DIM
+                    )
             with tlx.async_task(num_warps=4, num_regs=200, replicate=2):
                 half = tlx.async_task_replica_id()
                 highest = tl.full((ROWS,), float("-inf"), tl.float32)
@@ -73,9 +79,11 @@ def attention_blackwell(
                 for step in range(steps):
                     highest, total = _soften(
                         scores, weights, factors, scored, weighted, factored, taken, highest,
-                        total, scale, half, step, row, BLOCK_N, CAUSAL,
+                        total, scale, half, step, row, LENGTH_K, shift, BLOCK_N, CAUSAL, TAIL,
                     )  # fmt: skip
-                _hand_over(factors, factored, taken, highest, total, sums + first, half, row, steps)
+                _hand_over(
+                    factors, factored, taken, highest, total, sums, half, row, LENGTH_Q, steps
+                )
             with tlx.async_task(num_warps=1, num_regs=24):
                 for half in tl.static_range(2):
                     _score(q, k, scores, q_full, k_full, k_empty, scored, half, 0, STAGES)
@@ -95,7 +103,7 @@ def attention_blackwell(
                 for step in range(steps):
                     _copy(
                         q_desc, k_desc, v_desc, q, k, v, q_full, k_full, k_empty, v_full, v_empty,
-                        first, row, step, STAGES, BLOCK_N, DIM,
+                        batch, head, row, step, GROUP, STAGES, BLOCK_N, DIM,
                     )  # fmt: skip
     else:
         highest0 = tl.full((ROWS,), float("-inf"), tl.float32)
@@ -103,49 +111,50 @@ def attention_blackwell(
         total0, total1 = tl.zeros((ROWS,), tl.float32), tl.zeros((ROWS,), tl.float32)
         for step in range(steps):
             _copy(
-                q_desc, k_desc, v_desc, q, k, v, q_full, k_full, k_empty, v_full, v_empty, first,
-                row, step, STAGES, BLOCK_N, DIM,
+                q_desc, k_desc, v_desc, q, k, v, q_full, k_full, k_empty, v_full, v_empty, batch,
+                head, row, step, GROUP, STAGES, BLOCK_N, DIM,
             )  # fmt: skip
             for half in tl.static_range(2):
                 _score(q, k, scores, q_full, k_full, k_empty, scored, half, step, STAGES)
             highest0, total0 = _soften(
                 scores, weights, factors, scored, weighted, factored, taken, highest0, total0,
-                scale, 0, step, row, BLOCK_N, CAUSAL,
+                scale, 0, step, row, LENGTH_K, shift, BLOCK_N, CAUSAL, TAIL,
             )  # fmt: skip
             highest1, total1 = _soften(
                 scores, weights, factors, scored, weighted, factored, taken, highest1, total1,
-                scale, 1, step, row, BLOCK_N, CAUSAL,
+                scale, 1, step, row, LENGTH_K, shift, BLOCK_N, CAUSAL, TAIL,
             )  # fmt: skip
             for half in tl.static_range(2):
                 if step > 0:
                     _scale(acc, factors, factored, taken, scaled, added, half, step, DIM)
                 _add(weights, v, acc, v_full, v_empty, weighted, scaled, added, half, step, STAGES)
-        _hand_over(factors, factored, taken, highest0, total0, sums + first, 0, row, steps)
-        _hand_over(factors, factored, taken, highest1, total1, sums + first, 1, row, steps)
+        _hand_over(factors, factored, taken, highest0, total0, sums, 0, row, LENGTH_Q, steps)
+        _hand_over(factors, factored, taken, highest1, total1, sums, 1, row, LENGTH_Q, steps)
         for half in tl.static_range(2):
-            _store(q, acc, factors, factored, added, o_desc, half, first + row, steps, DIM)
+            _store(q, acc, factors, factored, added, o_desc, batch, head, half, row, steps, DIM)
 
 
 @triton.jit
 def _copy(
-    q_desc, k_desc, v_desc, q, k, v, q_full, k_full, k_empty, v_full, v_empty, first, row, step,
-    STAGES: tl.constexpr, BLOCK_N: tl.constexpr, DIM: tl.constexpr,
+    q_desc, k_desc, v_desc, q, k, v, q_full, k_full, k_empty, v_full, v_empty, batch, head, row,
+    step, GROUP: tl.constexpr, STAGES: tl.constexpr, BLOCK_N: tl.constexpr, DIM: tl.constexpr,
 ):  # fmt: skip
     """Keys and values of a step; before the first one's, the queries."""
     SIZE: tl.constexpr = DIM * tlx.size_of(tlx.dtype_of(q_desc))
     if step == 0:
         for half in tl.static_range(2):
             tlx.barrier_expect_bytes(q_full[half], ROWS * SIZE)
-            tlx.async_descriptor_load(q_desc, q[half], [first + row + half * ROWS, 0], q_full[half])
+            at = row + half * ROWS
+            tlx.async_descriptor_load(q_desc, q[half], [batch, head, at, 0], q_full[half])
     stage = step % STAGES
     phase = (step // STAGES) & 1
-    at = first + step * BLOCK_N
+    at = step * BLOCK_N
     tlx.barrier_wait(k_empty[stage], phase ^ 1)
     tlx.barrier_expect_bytes(k_full[stage], BLOCK_N * SIZE)
-    tlx.async_descriptor_load(k_desc, k[stage], [at, 0], k_full[stage])
+    tlx.async_descriptor_load(k_desc, k[stage], [batch, head // GROUP, at, 0], k_full[stage])
     tlx.barrier_wait(v_empty[stage], phase ^ 1)
     tlx.barrier_expect_bytes(v_full[stage], BLOCK_N * SIZE)
-    tlx.async_descriptor_load(v_desc, v[stage], [at, 0], v_full[stage])
+    tlx.async_descriptor_load(v_desc, v[stage], [batch, head // GROUP, at, 0], v_full[stage])
 
 
 @triton.jit
@@ -187,15 +196,20 @@ def _add(
 @triton.jit
 def _soften(
     scores, weights, factors, scored, weighted, factored, taken, highest, total, scale, half, step,
-    row, BLOCK_N: tl.constexpr, CAUSAL: tl.constexpr,
+    row, LENGTH_K, shift, BLOCK_N: tl.constexpr, CAUSAL: tl.constexpr, TAIL: tl.constexpr,
 ):  # fmt: skip
     """A half's scores to weights; from the second step on with a factor for what was summed."""
     tlx.barrier_wait(scored[half], step & 1)
     x = tlx.local_load(scores[half])
+    columns = step * BLOCK_N + tl.arange(0, BLOCK_N)
     if CAUSAL:
-        if (step + 1) * BLOCK_N > row + half * ROWS:
-            last = row + half * ROWS - step * BLOCK_N + tl.arange(0, ROWS)
-            x = tl.where(tl.arange(0, BLOCK_N)[None, :] <= last[:, None], x, float("-inf"))
+        first = row + half * ROWS + shift
+        if (step + 1) * BLOCK_N > first:
+            last = first + tl.arange(0, ROWS)
+            x = tl.where(columns[None, :] <= last[:, None], x, float("-inf"))
+    if TAIL:
+        if (step + 1) * BLOCK_N > LENGTH_K:
+            x = tl.where((columns < LENGTH_K)[None, :], x, float("-inf"))
     higher = tl.maximum(highest, tl.max(x, 1) * scale)
     shrink = tl.math.exp2(highest - higher)
     if step > 0:
@@ -215,10 +229,11 @@ def _give(factors, factored, taken, factor, half, number):
 
 
 @triton.jit
-def _hand_over(factors, factored, taken, highest, total, sums, half, row, steps):
+def _hand_over(factors, factored, taken, highest, total, sums, half, row, LENGTH_Q, steps):
     """The last factor makes an average of the sum."""
     rows = row + half * ROWS + tl.arange(0, ROWS)
-    tl.store(sums + rows, (highest + tl.math.log2(total)) * 0.6931471805599453)
+    logarithms = (highest + tl.math.log2(total)) * 0.6931471805599453
+    tl.store(sums + rows, logarithms, mask=rows < LENGTH_Q)
     _give(factors, factored, taken, 1 / total, half, steps)
 
 
@@ -236,7 +251,9 @@ def _scale(acc, factors, factored, taken, scaled, added, half, step, DIM: tl.con
 
 
 @triton.jit
-def _store(q, acc, factors, factored, added, o_desc, half, row, steps, DIM: tl.constexpr):
+def _store(
+    q, acc, factors, factored, added, o_desc, batch, head, half, row, steps, DIM: tl.constexpr
+):
     """A half's average; the queries' buffer is free."""
     tlx.barrier_wait(factored[half], (steps & 1) ^ 1)
     factor = tlx.local_load(factors[half])
@@ -245,5 +262,5 @@ def _store(q, acc, factors, factored, added, o_desc, half, row, steps, DIM: tl.c
         x = tlx.local_load(tlx.subslice(acc[half], part * 64, 64)) * factor[:, None]
         tlx.local_store(tlx.subslice(q[half], part * 64, 64), x.to(tlx.dtype_of(o_desc)))
     tlx.fence_async_shared()
-    tlx.async_descriptor_store(o_desc, q[half], [row + half * ROWS, 0])
+    tlx.async_descriptor_store(o_desc, q[half], [batch, head, row + half * ROWS, 0])
     tlx.async_descriptor_store_wait(0)

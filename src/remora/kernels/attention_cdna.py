@@ -18,37 +18,40 @@ def attention_cdna(
     q, k, v, o, sums, scale,
     stride_qb, stride_qh, stride_qn, stride_qd, stride_kb, stride_kh, stride_kn, stride_kd,
     stride_vb, stride_vh, stride_vn, stride_vd, stride_ob, stride_oh, stride_on, stride_od,
-    HEADS, LENGTH_Q, LENGTH_K,
+    HEADS, LENGTH_Q, LENGTH_K, shift,
     GROUP: tl.constexpr, DIM: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
-    STAGES: tl.constexpr, CAUSAL: tl.constexpr, DIRECT: tl.constexpr,
+    STAGES: tl.constexpr, DIRECT: tl.constexpr,
 ):  # fmt: skip
     """``O = softmax(scale * Q @ K.T) @ V`` for each head.
 
     q, o: (batch, HEADS, LENGTH_Q, DIM), k, v: (batch, HEADS // GROUP, LENGTH_K, DIM), of any
     strides. sums: (batch, HEADS, LENGTH_Q), fp32: the logarithm of each row's sum of
     exponentials. scale: times log2(e), positive. Grid: (cdiv(LENGTH_Q, BLOCK_M), batch * HEADS).
-    STAGES: buffers of keys and of values, at least 3. CAUSAL: a row sees the columns up to its
-    own, counted from the last ones. DIRECT: copies, else loads and stores.
+    STAGES: buffers of keys and of values, at least 3. Row i sees columns up to i + shift: where
+    there is no such limit, shift is LENGTH_K. DIRECT: copies, else loads and stores, stride_vd
+    being 1 then.
     """
-    batch, head = tl.program_id(1) // HEADS, tl.program_id(1) % HEADS
+    # A division leaves them in vector registers.
+    batch = tlx.assume_uniform(tl.program_id(1) // HEADS)
+    head = tl.program_id(1) - batch * HEADS
+    key_head = tlx.assume_uniform(head // GROUP)
     # The longest rows first, where they differ.
-    block = tl.num_programs(0) - 1 - tl.program_id(0) if CAUSAL else tl.program_id(0)
+    block = tl.num_programs(0) - 1 - tl.program_id(0)
     rows = block * BLOCK_M + tl.arange(0, BLOCK_M)
     there = (rows < LENGTH_Q)[:, None]
     columns, dims = tl.arange(0, BLOCK_N), tl.arange(0, DIM)
     q_at = _head(q, batch, head, stride_qb, stride_qh)
     q_at = q_at + rows[:, None] * stride_qn + dims[None, :] * stride_qd
-    k_at = _head(k, batch, head // GROUP, stride_kb, stride_kh)
+    k_at = _head(k, batch, key_head, stride_kb, stride_kh)
     k_at = k_at + columns[:, None] * stride_kn + dims[None, :] * stride_kd
-    v_at = _head(v, batch, head // GROUP, stride_vb, stride_vh)
-    v_at = v_at + columns[:, None] * stride_vn + dims[None, :] * stride_vd
+    v_first = _head(v, batch, key_head, stride_vb, stride_vh)
+    v_at = v_first + columns[:, None] * stride_vn + dims[None, :] * stride_vd
 
-    shift = LENGTH_K - LENGTH_Q
-    last, whole = LENGTH_K, LENGTH_K // BLOCK_N
-    if CAUSAL:
-        last = min(last, tl.maximum((block + 1) * BLOCK_M + shift, 0))
-        whole = tl.maximum(min(whole, (block * BLOCK_M + shift + 1) // BLOCK_N), 0)
+    last = tl.minimum(LENGTH_K, tl.maximum((block + 1) * BLOCK_M + shift, 0))
+    whole = tl.minimum(LENGTH_K // BLOCK_N, (block * BLOCK_M + shift + 1) // BLOCK_N)
+    whole = tl.maximum(whole, 0)
     blocks = tl.maximum(tl.cdiv(last, BLOCK_N), 1)
+    end_of_row = tl.minimum(rows + shift + 1, LENGTH_K)
 
     # Each warp has rows of its own, and the weights are where the next product wants them.
     mma: tl.constexpr = tlx.amd_mfma_layout(
@@ -67,22 +70,33 @@ def attention_cdna(
     tlx.async_load_wait_group(0)
     queries = tlx.local_load(q_buffer[0], layout=as_queries)
     k_buffers = tlx.local_alloc((BLOCK_N, DIM), tlx.dtype_of(k), STAGES)
-    v_buffers = tlx.local_alloc((BLOCK_N, DIM), tlx.dtype_of(v), STAGES)
+    if DIRECT:
+        v_buffers = tlx.local_alloc((BLOCK_N, DIM), tlx.dtype_of(v), STAGES)
+    else:
+        # By columns: what a lane reads for a product is in a row.
+        by_columns: tl.constexpr = tlx.swizzled_shared_layout_encoding(
+            4, 64 // BLOCK_N, BLOCK_N // 4, (0, 1)
+        )
+        v_buffers = tlx.local_alloc((BLOCK_N, DIM), tlx.dtype_of(v), STAGES, layout=by_columns)
     # Values come one block behind keys: a group of copies is one of each.
     for ahead in tl.static_range(STAGES):
-        _fill(k_at, k_buffers, ahead, stride_kn, columns, LENGTH_K, BLOCK_N, STAGES, DIRECT)
-        if ahead > 0:
-            _fill(v_at, v_buffers, ahead - 1, stride_vn, columns, LENGTH_K, BLOCK_N, STAGES, DIRECT)
+        if DIRECT:
+            _fill(k_at, k_buffers, ahead, stride_kn, columns, LENGTH_K, BLOCK_N, STAGES)
+            if ahead > 0:
+                _fill(v_at, v_buffers, ahead - 1, stride_vn, columns, LENGTH_K, BLOCK_N, STAGES)
+        else:
+            loaded = _loaded(k_at, ahead, stride_kn, columns, LENGTH_K, BLOCK_N)
+            tlx.local_store(k_buffers[ahead], loaded)
+            if ahead > 0:
+                loaded = _loaded_values(v_first, ahead - 1, stride_vn, LENGTH_K, BLOCK_N, DIM)
+                tlx.local_store(v_buffers[ahead - 1], loaded)
         tlx.async_load_commit_group()
-    if not DIRECT:
-        k_next = _loaded(k_at, STAGES, stride_kn, columns, LENGTH_K, BLOCK_N)
-        v_next = _loaded(v_at, STAGES - 1, stride_vn, columns, LENGTH_K, BLOCK_N)
     tlx.async_load_wait_group(STAGES - 2)
 
     keys = tlx.local_load(tlx.local_trans(k_buffers[0]), layout=as_keys)
     scores = tl.dot(queries, keys)
     if whole < 1:
-        scores = _masked(scores, 0, rows, columns, shift, LENGTH_K, CAUSAL)
+        scores = _masked(scores, 0, columns, end_of_row)
     acc = tl.zeros((BLOCK_M, DIM), tl.float32)
     highest = tl.full((BLOCK_M,), float("-inf"), tl.float32)
     total = tl.zeros((BLOCK_M,), tl.float32)
@@ -97,6 +111,8 @@ def attention_cdna(
             with tlx.warp_pipeline_stage("multiply", priority=1):
                 k_buffer = tlx.local_trans(k_buffers[(step + 1) % STAGES])
                 scores = tl.dot(queries, tlx.local_load(k_buffer, layout=as_keys))
+                if not DIRECT:
+                    tlx.amd_sched_barrier(0)  # what is read first has been multiplied
                 values = tlx.local_load(v_buffers[step % STAGES], layout=as_values)
                 acc = tl.dot(weights, values, acc)
             # The group behind reads keys step + 1 and values step still.
@@ -104,21 +120,20 @@ def attention_cdna(
             with tlx.warp_pipeline_stage("softmax", priority=0):
                 later = step + STAGES
                 if DIRECT:
-                    _fill(k_at, k_buffers, later, stride_kn, columns, LENGTH_K, BLOCK_N, STAGES, 1)
-                    _fill(
-                        v_at, v_buffers, later - 1, stride_vn, columns, LENGTH_K, BLOCK_N, STAGES, 1
-                    )
+                    _fill(k_at, k_buffers, later, stride_kn, columns, LENGTH_K, BLOCK_N, STAGES)
+                    _fill(v_at, v_buffers, later - 1, stride_vn, columns, LENGTH_K, BLOCK_N, STAGES)
                     tlx.async_load_commit_group()
                 else:
-                    tlx.local_store(k_buffers[later % STAGES], k_next)
-                    tlx.local_store(v_buffers[(later - 1) % STAGES], v_next)
-                    k_next = _loaded(k_at, later + 1, stride_kn, columns, LENGTH_K, BLOCK_N)
-                    v_next = _loaded(v_at, later, stride_vn, columns, LENGTH_K, BLOCK_N)
+                    v_next = _loaded_values(v_first, later - 1, stride_vn, LENGTH_K, BLOCK_N, DIM)
+                    k_next = _loaded(k_at, later, stride_kn, columns, LENGTH_K, BLOCK_N)
                 if MASKED:
                     first = (step + 1) * BLOCK_N
-                    scores = _masked(scores, first, rows, columns, shift, LENGTH_K, CAUSAL)
+                    scores = _masked(scores, first, columns, end_of_row)
                 fresh, acc, highest, total = _softmax(scores, acc, highest, total, scale)
                 weights = tlx.require_layout(fresh.to(tlx.dtype_of(v)), as_weights)
+                if not DIRECT:
+                    tlx.local_store(k_buffers[later % STAGES], k_next)
+                    tlx.local_store(v_buffers[(later - 1) % STAGES], v_next)
     tlx.async_load_wait_group(0)
     values = tlx.local_load(v_buffers[(blocks - 1) % STAGES], layout=as_values)
     acc = tl.dot(weights, values, acc)
@@ -140,17 +155,10 @@ def _head(pointer, batch, head, stride_b, stride_h):
 
 
 @triton.jit
-def _fill(
-    at, buffers, block, stride, columns, length,
-    BLOCK_N: tl.constexpr, STAGES: tl.constexpr, DIRECT: tl.constexpr,
-):  # fmt: skip
+def _fill(at, buffers, block, stride, columns, length, BLOCK_N: tl.constexpr, STAGES: tl.constexpr):
     """Bring a block of keys or values to its buffer; zeros past the last one."""
     there = (block * BLOCK_N + columns < length)[:, None]
-    pointers = at + block * BLOCK_N * stride
-    if DIRECT:
-        tlx.async_load(pointers, buffers[block % STAGES], mask=there)
-    else:
-        tlx.local_store(buffers[block % STAGES], tl.load(pointers, mask=there, other=0.0))
+    tlx.async_load(at + block * BLOCK_N * stride, buffers[block % STAGES], mask=there)
 
 
 @triton.jit
@@ -161,12 +169,30 @@ def _loaded(at, block, stride, columns, length, BLOCK_N: tl.constexpr):
 
 
 @triton.jit
-def _masked(scores, first, rows, columns, shift, length, CAUSAL: tl.constexpr):
+def _loaded_values(first, block, stride, length, BLOCK_N: tl.constexpr, DIM: tl.constexpr):
+    """A block of values, 4 rows by 2 dimensions in each thread, column by column."""
+    THREADS: tl.constexpr = 64 * tlx.num_warps()
+    PAIRS: tl.constexpr = DIM // 2
+    ROWS: tl.constexpr = 4 * THREADS // PAIRS  # of a pass
+    threads: tl.constexpr = ((PAIRS, THREADS // PAIRS), (2, 4 * DIM))
+    by_row: tl.constexpr = tlx.layout(
+        (threads[0], (2, 4, BLOCK_N // ROWS)), (threads[1], (1, DIM, ROWS * DIM))
+    )
+    by_column: tl.constexpr = tlx.layout(
+        (threads[0], (4, 2, BLOCK_N // ROWS)), (threads[1], (DIM, 1, ROWS * DIM))
+    )
+    rows = tl.arange(0, BLOCK_N)[:, None]
+    offsets = tlx.require_layout(rows * stride + tl.arange(0, DIM)[None, :], by_row)
+    there = block * BLOCK_N + rows < length
+    first += tl.cast(block, tl.int64) * BLOCK_N * stride
+    loaded = tlx.buffer_load(first, offsets, mask=there, other=0.0, contiguity=2)
+    return tlx.require_layout(loaded, by_column)
+
+
+@triton.jit
+def _masked(scores, first, columns, end_of_row):
     """Scores of a block of columns from ``first``, without those that a row does not see."""
-    seen = (first + columns < length)[None, :]
-    if CAUSAL:
-        seen = seen & (first + columns[None, :] <= rows[:, None] + shift)
-    return tl.where(seen, scores, float("-inf"))
+    return tl.where(columns[None, :] < (end_of_row - first)[:, None], scores, float("-inf"))
 
 
 @triton.jit

@@ -33,6 +33,16 @@ def finished(
 
 
 @triton.jit
+def finish(
+    c_ptr, acc, batch, row, column, M, N, stride_cb, stride_cm, stride_cn, scale_a, scale_b, args,
+    EPILOGUE: tl.constexpr, INDEX: tl.constexpr,
+):  # fmt: skip
+    """Store a tile of sums when it is ``finished``."""
+    values = finished(acc, batch, row, column, M, N, scale_a, scale_b, args, EPILOGUE, INDEX)
+    store(c_ptr, values, batch, row, column, M, N, stride_cb, stride_cm, stride_cn, INDEX)
+
+
+@triton.jit
 def store(
     c_ptr, values, batch, row, column, M, N, stride_cb, stride_cm, stride_cn, INDEX: tl.constexpr
 ):

@@ -19,7 +19,7 @@ import triton.language as tl
 
 import remora.tlx as tlx
 from remora.kernels.epilogue import finished, store
-from remora.kernels.tiles import tile_of
+from remora.kernels.tiles import first_blocks, tile_of
 
 #: Columns of a list's table, int64: the addresses of A, B and C; M, N, K; the strides of A (m, k)
 #: and of B (k, n) in elements. C's rows are contiguous, one after the other.
@@ -147,11 +147,9 @@ def gemm_grouped(
         for at in range(tile, first + tiles, tl.num_programs(0)):
             tile_m, tile_n = tile_of(at - first, m, n, BLOCK_M, BLOCK_N, GROUP_M)
             row, column = tile_m * BLOCK_M, tile_n * BLOCK_N
-            # What is outside wraps around: loads need no mask for it, the store leaves it out.
-            rows = ((row + tl.arange(0, BLOCK_M)) % m).to(INDEX)
-            columns = ((column + tl.arange(0, BLOCK_N)) % n).to(INDEX)
-            a_at = a + rows[:, None] * am + depth[None, :] * ak
-            b_at = b + depth[:, None] * bk + columns[None, :] * bn
+            a_at, b_at = first_blocks(
+                a, b, tile_m, tile_n, m, n, depth, am, ak, bk, bn, BLOCK_M, BLOCK_N, INDEX
+            )
             acc = MULTIPLY(a_at, b_at, a_buffers, b_buffers, k, ak, bk, BUFFERS, ACC, INDEX)
             values = finished(
                 acc, index_of(group, INDEX), c_row + row, column, c_row + m, n,

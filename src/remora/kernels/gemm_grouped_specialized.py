@@ -26,7 +26,7 @@ from remora.kernels.gemm_grouped import (
     pointer_of,
     stride_of,
 )
-from remora.kernels.gemm_specialized import _copy, _hand_over
+from remora.kernels.gemm_specialized import copy_block, hand_over
 from remora.kernels.tiles import columns_of, tile_of
 
 
@@ -198,11 +198,11 @@ def _produce_group(
             tlx.barrier_wait(empty[stage], ((step // STAGES) & 1) ^ 1)
             tlx.barrier_expect_bytes(full[stage], BYTES)
             for part in tl.static_range(2):
-                _copy(
+                copy_block(
                     a_desc, a_buffers[stage * 2 + part], full[stage], 0, row + part * ROWS, depth,
                     False, A_BY_COLUMN, 0, 0, 1, "",
                 )  # fmt: skip
-            _copy(
+            copy_block(
                 b_desc, b_buffers[stage], full[stage], group, column, depth, KIND == "rows",
                 not B_BY_COLUMN, 0, 0, 1, "",
             )  # fmt: skip
@@ -261,7 +261,7 @@ def _multiply(
                 for part in tl.static_range(SUBTILES):
                     if i == part:
                         column = held_column + part * (BLOCK_N // SUBTILES)
-                        _hand_over(c_desc, buffer, parts[part], 0, held_row, column)
+                        hand_over(c_desc, buffer, parts[part], 0, held_row, column)
         before = stage
         step += 1
     acc = tlx.async_dot_wait(0, acc)
@@ -293,7 +293,7 @@ def _store(
             parts[part], group, row, column + part * COLUMNS, M, N, scale_a, scale_b, (), None,
             INDEX,
         )  # fmt: skip
-        _hand_over(c_desc, buffer, values, 0, row, column + part * COLUMNS)
+        hand_over(c_desc, buffer, values, 0, row, column + part * COLUMNS)
 
 
 @triton.jit
@@ -367,7 +367,7 @@ def _consume(
     if LATE:
         parts = columns_of(held, SUBTILES)
         for part in tl.static_range(SUBTILES):
-            _hand_over(c_desc, buffer, parts[part], 0, held_row, held_column + part * COLUMNS)
+            hand_over(c_desc, buffer, parts[part], 0, held_row, held_column + part * COLUMNS)
     tlx.async_descriptor_store_wait(0)
     if KIND == "rows" and ME == 0:
         clear_rows(c_ptr, start, M, N, 16, BLOCK_N, INDEX)

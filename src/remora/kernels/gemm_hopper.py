@@ -9,8 +9,8 @@ import triton
 import triton.language as tl
 
 import remora.tlx as tlx
-from remora.kernels.epilogue import finished, store
-from remora.kernels.tiles import place_of
+from remora.kernels.epilogue import finish
+from remora.kernels.tiles import first_blocks, place_of
 
 
 @triton.jit
@@ -76,13 +76,11 @@ def gemm_pipelined(
     batch, tile_m, tile_n = place_of(tl.program_id(0), M, N, BLOCK_M, BLOCK_N, GROUP_M)
     a_ptr += batch.to(INDEX) * stride_ab
     b_ptr += batch.to(INDEX) * stride_bb
-    # Rows and columns outside the matrices wrap around: the loads then need no
-    # mask for them, and the store leaves them out.
-    rows = ((tile_m * BLOCK_M + tl.arange(0, BLOCK_M)) % M).to(INDEX)
-    columns = ((tile_n * BLOCK_N + tl.arange(0, BLOCK_N)) % N).to(INDEX)
     depth = tl.arange(0, BLOCK_K)
-    a_at = a_ptr + rows[:, None] * stride_am + depth.to(INDEX)[None, :] * stride_ak
-    b_at = b_ptr + depth.to(INDEX)[:, None] * stride_bk + columns[None, :] * stride_bn
+    a_at, b_at = first_blocks(
+        a_ptr, b_ptr, tile_m, tile_n, M, N, depth, stride_am, stride_ak, stride_bk, stride_bn,
+        BLOCK_M, BLOCK_N, INDEX,
+    )  # fmt: skip
 
     a_buffers = tlx.local_alloc((BLOCK_M, BLOCK_K), tlx.dtype_of(a_ptr), STAGES)
     b_buffers = tlx.local_alloc((BLOCK_K, BLOCK_N), tlx.dtype_of(b_ptr), STAGES)
@@ -91,11 +89,7 @@ def gemm_pipelined(
         a_at, b_at, a_buffers, b_buffers, K, stride_ak, stride_bk, STAGES, ACC, INDEX
     )
 
-    row, column = tile_m * BLOCK_M, tile_n * BLOCK_N
-    values = finished(
-        acc, batch, row, column, M, N, scale_a, scale_b, args,
-        EPILOGUE, INDEX,
-    )  # fmt: skip
-    store(
-        c_ptr, values, batch, row, column, M, N, stride_cb, stride_cm, stride_cn, INDEX,
+    finish(
+        c_ptr, acc, batch, tile_m * BLOCK_M, tile_n * BLOCK_N, M, N, stride_cb, stride_cm,
+        stride_cn, scale_a, scale_b, args, EPILOGUE, INDEX,
     )  # fmt: skip

@@ -199,24 +199,31 @@ def _copy_share(
     K_FIRST: the buffer's first dimension is along K.
     """
     if PIECES == 1:
-        _copy(desc, buffer, full, batch, at, k, BATCHED, K_FIRST, first, STEP, PROGRAMS, LEAVES)
+        copy_block(
+            desc, buffer, full, batch, at, k, BATCHED, K_FIRST, first, STEP, PROGRAMS, LEAVES
+        )
     else:
         SHAPE: tl.constexpr = (BLOCK_K, EXTENT) if K_FIRST else (EXTENT, BLOCK_K)
         for i in tl.static_range(PIECES):
             if piece == i:
                 # A slice begins at a constant.
                 START: tl.constexpr = (0, i * EXTENT) if K_FIRST else (i * EXTENT, 0)
-                _copy(
+                copy_block(
                     desc, tlx.local_slice(buffer, START, SHAPE), full, batch, at + i * EXTENT, k,
                     BATCHED, K_FIRST, first, STEP, PROGRAMS, LEAVES,
                 )  # fmt: skip
 
 
 @triton.jit
-def _copy(
+def copy_block(
     desc, buffer, full, batch, at, k, BATCHED: tl.constexpr, K_FIRST: tl.constexpr,
     first, STEP: tl.constexpr, PROGRAMS: tl.constexpr, LEAVES: tl.constexpr = "",
 ):  # fmt: skip
+    """Copy a block of an operand to PROGRAMS programs: first, first + STEP, ...
+
+    at: where its rows of A or columns of B begin. BATCHED: the descriptor has a dimension of
+    matrices. K_FIRST: the buffer's first dimension is along K. LEAVES: how it leaves the cache.
+    """
     row = k if K_FIRST else at
     column = at if K_FIRST else k
     offsets = (batch, row, column) if BATCHED else (row, column)
@@ -288,7 +295,7 @@ def _multiply(
                 for i in tl.static_range(SUBTILES):
                     if k == i:
                         column = held_column + i * (BLOCK_N // SUBTILES)
-                        _hand_over(c, c_buffer, parts[i], held_batch, held_row, column)
+                        hand_over(c, c_buffer, parts[i], held_batch, held_row, column)
         if STREAM_K:
             if k == tl.minimum(steps - 1, 4):
                 if given:
@@ -303,7 +310,7 @@ def _multiply(
             for i in tl.static_range(1, SUBTILES):
                 if steps <= i:
                     column = held_column + i * (BLOCK_N // SUBTILES)
-                    _hand_over(c, c_buffer, parts[i], held_batch, held_row, column)
+                    hand_over(c, c_buffer, parts[i], held_batch, held_row, column)
     return acc, step
 
 
@@ -380,7 +387,7 @@ def _consume(
         parts = columns_of(held, SUBTILES)
         for part in tl.static_range(SUBTILES):
             column = held_column + part * (BLOCK_N // SUBTILES)
-            _hand_over(c, c_buffers[ME], parts[part], held_batch, held_row, column)
+            hand_over(c, c_buffers[ME], parts[part], held_batch, held_row, column)
     if C_DESCRIBED:
         tlx.async_descriptor_store_wait(0)
 
@@ -400,13 +407,13 @@ def _put(
             parts[part], batch, row, at, M, N, scale_a, scale_b, args, EPILOGUE, INDEX
         )
         if C_DESCRIBED:
-            _hand_over(c, buffer, values, batch, row, at)
+            hand_over(c, buffer, values, batch, row, at)
         else:
             store(c, values, batch, row, at, M, N, stride_cb, stride_cm, stride_cn, INDEX)
 
 
 @triton.jit
-def _hand_over(c_desc, buffer, values, batch, row, column):
+def hand_over(c_desc, buffer, values, batch, row, column):
     """Give a part of the result to the copy engine."""
     tlx.async_descriptor_store_wait(0)  # the store before has read the buffer
     tlx.local_store(buffer, values.to(tlx.dtype_of(c_desc)))

@@ -407,12 +407,19 @@ def _with_allocator(device: Any, launch: Callable[[], Any]) -> None:
     contextvars.copy_context().run(run)
 
 
-def plain_config(target: str, n: int, element_bytes: int, kind: str) -> tuple[Config, Any, int]:
-    """The configuration for any strides, how a tile is summed, and the buffers for that."""
+def plain_config(
+    target: str, n: int, element_bytes: int, result_bytes: int, kind: str
+) -> tuple[Config, Any, int]:
+    """The configuration for any strides, how a tile is summed, and the buffers for that.
+
+    Sizes are bytes of an element of the operands and of the result.
+    """
     if target == "cpu":
         return Config(64, 64, 128 // element_bytes, 4, 3, 4), multiply_pipelined, 3
     if target == "cuda:90":
-        config = hopper_config(128, n, 0, element_bytes)
+        # The buffers serve all tiles: a result that is laid out anew to be stored has room of its
+        # own beside them, of 4 bytes an element 128 KiB in a tile of 128 x 256.
+        config = hopper_config(128, n if result_bytes <= 2 else min(n, 128), 0, element_bytes)
         return config, multiply_pipelined, config.stages
     # Tiles of at most 128 x 128: larger ones spill, as addresses take registers; those of a list,
     # whose strides nobody knows, are one an element.
@@ -424,7 +431,9 @@ def plain_config(target: str, n: int, element_bytes: int, kind: str) -> tuple[Co
 def _launch(work: Groups, target: str) -> None:
     """Launch the kernel that takes any strides."""
     a, b, c, kind = work.a, work.b, work.c, work.kind
-    config, multiply, buffers = plain_config(target, work.sizes[2], a.element_size(), kind)
+    config, multiply, buffers = plain_config(
+        target, work.sizes[2], a.element_size(), c.element_size(), kind
+    )
     constants = config.arguments()
     del constants["STAGES"]
     programs = 3 if target == "cpu" else _multiprocessors(a.device)

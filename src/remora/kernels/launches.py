@@ -211,8 +211,9 @@ def _clusters_at_a_time(device: int, size: int) -> int:
 
 def launched(product: Product, config: Config, extra: Extra) -> Launch:
     """Launch ``specialized``, with as many stages as fit; what was launched."""
-    # What an epilogue loads, and what the copy engine does not store, goes through shared memory.
-    may_be_less = extra.epilogue is not None or not product.c_described
+    # Scales, what an epilogue loads, and what the copy engine does not store, go through shared
+    # memory.
+    may_be_less = extra != Extra() or not product.c_described
     while True:
         launch = specialized(product, config, extra)
         try:

@@ -139,7 +139,8 @@ def fused(name: str, epilogue: Any, meaning: Callable[..., torch.Tensor]) -> Any
         of_sums = of_sums.to(a.dtype)
         of_a = _summed(matmul(of_sums, b.mT), a) if ctx.needs_input_grad[0] else None
         of_b = _summed(matmul(a.mT, of_sums), b) if ctx.needs_input_grad[1] else None
-        return of_a, of_b, of_tensors, None
+        # PyTorch takes an empty list for one of tensors, and wants a list of gradients for it.
+        return of_a, of_b, of_tensors, None if ctx.numbers else []
 
     operator.register_autograd(gradients, setup_context=keep)
     return operator

@@ -27,6 +27,23 @@ def place_of(program, M, N, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, GROUP_
 
 
 @triton.jit
+def first_blocks(
+    a_ptr, b_ptr, tile_m, tile_n, M, N, depth, stride_am, stride_ak, stride_bk, stride_bn,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, INDEX: tl.constexpr,
+):  # fmt: skip
+    """Pointers to a tile's first blocks: of A (BLOCK_M, BLOCK_K), of B (BLOCK_K, BLOCK_N).
+
+    depth: 0 to BLOCK_K - 1. INDEX: type of indices. Rows and columns outside the matrices wrap
+    around: loads need no mask for them, and the store leaves them out.
+    """
+    rows = ((tile_m * BLOCK_M + tl.arange(0, BLOCK_M)) % M).to(INDEX)
+    columns = ((tile_n * BLOCK_N + tl.arange(0, BLOCK_N)) % N).to(INDEX)
+    a_at = a_ptr + rows[:, None] * stride_am + depth.to(INDEX)[None, :] * stride_ak
+    b_at = b_ptr + depth.to(INDEX)[:, None] * stride_bk + columns[None, :] * stride_bn
+    return a_at, b_at
+
+
+@triton.jit
 def columns_of(acc, PARTS: tl.constexpr):
     """The columns in 1, 2 or 4 parts; no value leaves its thread."""
     parts = (acc,)

@@ -6,9 +6,9 @@ import functools
 from typing import Any
 
 import triton
-from triton.tools.tensor_descriptor import TensorDescriptor
 
 from remora.errors import KernelArgumentError
+from remora.kernels.prepared import Described, Launches, Part, Whole
 from remora.kernels.triangle_hopper import finish, pair_products, project
 from remora.kernels.triangle_scaling import scale_weights
 from remora.kernels.triangle_stock import (
@@ -84,57 +84,62 @@ def check(x: Any, weights: dict[str, Any], mask: Any) -> None:
     """Refuse what does not fit together, by name."""
     import torch
 
-    for name, value in {"x": x, **weights}.items():
-        if not isinstance(value, torch.Tensor):
-            raise KernelArgumentError(
-                f"{name} has to be a torch tensor, it is {type(value).__name__}", where=_WHERE
-            )
+    if not isinstance(x, torch.Tensor):
+        raise _no_tensor("x", x)
     if x.dim() != 4 or x.shape[1] != x.shape[2]:
         raise KernelArgumentError(f"x has to be (B, N, N, C), it is {tuple(x.shape)}", where=_WHERE)
-    if x.dtype not in (torch.float32, torch.bfloat16, torch.float16):
-        raise KernelArgumentError(f"x is of {x.dtype}", where=_WHERE, hint="use fp32, bf16 or fp16")
+    dtype, device = x.dtype, x.device
+    if dtype not in (torch.float32, torch.bfloat16, torch.float16):
+        raise KernelArgumentError(f"x is of {dtype}", where=_WHERE, hint="use fp32, bf16 or fp16")
+    if not isinstance(weights["norm_out_weight"], torch.Tensor):
+        raise _no_tensor("norm_out_weight", weights["norm_out_weight"])
     c, h = x.shape[3], weights["norm_out_weight"].numel()
-    shapes = {
-        "norm_in_weight": (c,), "norm_in_bias": (c,), "p_in_weight": (2 * h, c),
-        "g_in_weight": (2 * h, c), "norm_out_weight": (h,), "norm_out_bias": (h,),
-        "p_out_weight": (c, h), "g_out_weight": (c, c),
-    }  # fmt: skip
-    for name, value in weights.items():
-        if tuple(value.shape) != shapes[name]:
+    shapes = (c,), (c,), (2 * h, c), (2 * h, c), (h,), (h,), (c, h), (c, c)
+    for (name, value), shape in zip(weights.items(), shapes, strict=True):
+        if not isinstance(value, torch.Tensor):
+            raise _no_tensor(name, value)
+        if value.shape != shape:
             raise KernelArgumentError(
-                f"{name} has to be {shapes[name]}, it is {tuple(value.shape)}",
+                f"{name} has to be {shape}, it is {tuple(value.shape)}",
                 where=_WHERE,
                 hint=f"C is {c}, the last extent of x, and H {h}, that of norm_out_weight",
             )
-        if value.dtype != x.dtype:
+        if value.dtype != dtype:
             raise KernelArgumentError(
-                f"{name} is of {value.dtype}, x of {x.dtype}", where=_WHERE, hint="give all one"
+                f"{name} is of {value.dtype}, x of {dtype}", where=_WHERE, hint="give all one"
             )
-    if mask is not None and (
-        not isinstance(mask, torch.Tensor) or mask.shape != x.shape[:3] or mask.is_complex()
-    ):
+        if value.device != device:
+            raise KernelArgumentError(f"{name} is on {value.device}, x on {device}", where=_WHERE)
+    if mask is None:
+        return
+    if not isinstance(mask, torch.Tensor) or mask.shape != x.shape[:3] or mask.is_complex():
         kind = tuple(mask.shape) if isinstance(mask, torch.Tensor) else type(mask).__name__
         raise KernelArgumentError(
             f"mask has to be a tensor {tuple(x.shape[:3])}, it is {kind}", where=_WHERE
         )
-    for name, value in {"mask": mask, **weights}.items():
-        if value is not None and value.device != x.device:
-            raise KernelArgumentError(f"{name} is on {value.device}, x on {x.device}", where=_WHERE)
+    if mask.device != device:
+        raise KernelArgumentError(f"mask is on {mask.device}, x on {device}", where=_WHERE)
 
 
-def _on_hopper(x: Any) -> bool:
+def _no_tensor(name: str, value: Any) -> KernelArgumentError:
+    return KernelArgumentError(
+        f"{name} has to be a torch tensor, it is {type(value).__name__}", where=_WHERE
+    )
+
+
+def _on_hopper(device: Any) -> bool:
     """Whether the device has Hopper's kernels; an error where it has none at all."""
-    if x.device.type == "cpu" and triton.knobs.runtime.interpret:
+    if device.type == "cpu" and triton.knobs.runtime.interpret:
         return False
     target = None
-    if x.device.type == "cuda":
-        target = _target(x.device.index)
+    if device.type == "cuda":
+        target = _target(device.index)
         if (target.backend, target.arch) == ("cuda", 90):
             return True
         if target.backend == "hip" or target.arch >= 80:
             return False
     raise KernelArgumentError(
-        f"there is no kernel for {x.device if target is None else target}",
+        f"there is no kernel for {device if target is None else target}",
         where=_WHERE,
         hint="move the tensors to a GPU, or set TRITON_INTERPRET=1 before triton is imported to "
         "run with the reference meaning",
@@ -178,77 +183,191 @@ def products_of(
         (2H, B, ROW, ROW), zeros past N; (H, B, ROW, ROW); 1 / scale of the first one's channels,
         None where nothing is scaled.
     """
-    return _run(x, weights, mask, incoming, eps, None)
-
-
-class _Launcher:
-    """Launches kernels, and those that it has launched before in a shorter way.
-
-    Triton looks at each argument of each launch, to find the kernel that was compiled for such
-    arguments: with descriptors that takes longer than a small update. What tells compilations
-    apart is the same for all launches of one launcher.
-    """
-
-    def __init__(self) -> None:
-        self._compiled: dict[int, tuple[Any, tuple[Any, ...]]] = {}
-
-    def __call__(self, kernel: Any, programs: int, *arguments: Any, **constants: Any) -> None:
-        """Launch; the kernel's last parameters are its constants."""
-        known = self._compiled.get(id(kernel))
-        if known is not None:
-            compiled, rest = known
-            compiled[(programs, 1, 1)](*arguments, *rest)
-            return
-        compiled = kernel[(programs,)](*arguments, **constants)
-        if compiled is not None:  # as it is where Triton interprets
-            rest = tuple(constants[name] for name in kernel.arg_names[len(arguments) :])
-            self._compiled[id(kernel)] = compiled, rest
-
-
-@functools.lru_cache(maxsize=1024)
-def _launcher(*_: Any) -> _Launcher:
-    """One for each set of arguments that tell compilations apart."""
-    return _Launcher()
-
-
-def _launcher_of(x: Any, h: int, mask: Any, incoming: bool) -> _Launcher:
-    hook = triton.knobs.runtime.add_stages_inspection_hook
-    masked = None
-    if mask is not None:
-        masked = mask.dtype, mask.stride(), mask.data_ptr() % 16 == 0
-    return _launcher(
-        x.dtype, x.device, x.shape, x.stride(), x.data_ptr() % 16 == 0, h, masked, incoming,
-        hook()[1] if hook is not None else None, triton.knobs.runtime.debug,
-    )  # fmt: skip
+    update, tensors = _run(x, weights, mask, incoming, eps, None)
+    h, shape = weights[4].numel(), (x.shape[0], update.row, update.row)
+    ab = update.ab.of(tensors).view(2 * h, *shape)
+    products = update.products.of(tensors).view(h, *shape)
+    return ab, products, None if update.units is None else update.units.of(tensors)[: 2 * h]
 
 
 def _run(
     x: Any, weights: list[Any], mask: Any, incoming: bool, eps: float, out: Any
-) -> tuple[Any, Any, Any]:
+) -> tuple[_Update, list[Any]]:
+    """Launch all; without ``out`` all but the last step. The tensors hold what came out."""
     import torch
 
-    b, n, c = x.shape[0], x.shape[1], x.shape[3]
-    h = weights[4].numel()
-    hopper = _on_hopper(x) and _fits_hopper(c, h)
-    kind = torch.float16 if x.dtype == torch.float32 else x.dtype
-    row = triton.cdiv(n, _pairs(x)) * _pairs(x)
-    y = torch.empty((b, row, row, c), dtype=kind, device=x.device)
-    ab = torch.empty((2 * h, b, row, row), dtype=kind, device=x.device)
-    products = torch.empty((h, b, row, row), dtype=x.dtype, device=x.device)
-    steps = _launch_hopper if hopper else _launch_stock
-    with torch.cuda.device_of(x):
-        launch = _launcher_of(x, h, mask, incoming)
-        weights, units = _scaled(launch, x, [_aligned(w) for w in weights])
-        width = min(128, triton.next_power_of_2(c))
-        pieces = triton.cdiv(c, width)
-        pairs = max(1, 8192 // (width * triton.next_power_of_2(pieces)))
-        launch(
-            normalise, b * n * triton.cdiv(n, pairs),
-            x, weights[0], weights[1], y, n, row, c, *x.stride(), eps,
-            PAIRS=pairs, PIECE=width, PIECES=pieces,
+    hook = triton.knobs.runtime.add_stages_inspection_hook
+    masked = None
+    if mask is not None:
+        masked = mask.dtype, mask.stride(), mask.data_ptr() % 16 == 0
+    update = _update(
+        x.dtype, x.device, x.shape, x.stride(), x.data_ptr() % 16 == 0, weights[4].numel(), masked,
+        incoming, eps, out is not None,
+        hook()[1] if hook is not None else None, triton.knobs.runtime.debug,
+    )  # fmt: skip
+    scratch = torch.empty(update.launches.bytes, dtype=torch.uint8, device=x.device)
+    tensors = [x, *map(_aligned, weights), mask, out, scratch]
+    update.launches(tensors)
+    return update, tensors
+
+
+@functools.lru_cache(maxsize=1024)
+def _update(*arguments: Any) -> _Update:
+    """One for each set of arguments that tell compilations apart."""
+    return _Update(*arguments)
+
+
+#: The numbers of a call's tensors: the weights are in between.
+_X, _MASK, _OUT, _SCRATCH = 0, 9, 10, 11
+
+
+class _Update:
+    """The launches of one kind of update."""
+
+    def __init__(
+        self, dtype: Any, device: Any, shape: Any, strides: Any, aligned: bool, h: int,
+        masked: Any, incoming: bool, eps: float, complete: bool, *_: Any,
+    ) -> None:  # fmt: skip
+        import torch
+
+        self.b, self.n, _, self.c = shape
+        self.h, self.device, self.incoming, self.eps = h, device, incoming, eps
+        depth = _pairs(device)
+        self.row = -(-self.n // depth) * depth
+        self.kind = torch.float16 if dtype == torch.float32 else dtype
+        self.launches = Launches(_SCRATCH)
+        pairs, room = self.b * self.row * self.row, self.launches.room
+        self.y = room(pairs * self.c, self.kind)
+        self.ab = room(2 * h * pairs, self.kind)
+        self.products = room(h * pairs, dtype)
+        self.units: Part | None = None
+        self.weights: list[Whole | Part] = [Whole(_X + 1 + i) for i in range(8)]
+        self.masked = masked is not None
+        self.mask = Whole(_MASK) if masked else self.y, masked[1] if masked else (0, 0, 0)
+        if dtype == torch.float32:
+            self._scale()
+        self._normalise(strides)
+        if _on_hopper(device) and _fits_hopper(self.c, h):
+            self._for_hopper(complete)
+        else:
+            self._for_any(complete)
+
+    @property
+    def scaled(self) -> bool:
+        return self.units is not None
+
+    def _scale(self) -> None:
+        """The weights in fp16, and 1 / scale of each row of the projections."""
+        import torch
+
+        c, h, room = self.c, self.h, self.launches.room
+        counts = 2 * h * c, 2 * h * c, c * h, c * c
+        p_in, g_in, p_out, g_out = (room(count, torch.float16) for count in counts)
+        norms = room(2 * c + 2 * h, torch.float32)
+        self.units = room(4 * h + 2 * c, torch.float32)
+        w = self.weights
+        self.launches.add(
+            scale_weights, 4 * h + 2 * c + 2,
+            w[2], w[3], w[6], w[7], w[0], w[1], w[4], w[5],
+            p_in, g_in, p_out, g_out, norms, self.units, c, h,
+            C_POWER=triton.next_power_of_2(c), H_POWER=triton.next_power_of_2(h),
         )  # fmt: skip
-        steps(launch, y, weights, units, mask, incoming, eps, ab, products, out, n)
-    return ab, products, None if units is None else units[: 2 * h]
+        w_in, b_in, w_out = norms, norms.after(c), norms.after(2 * c)
+        self.weights = [w_in, b_in, p_in, g_in, w_out, w_out.after(h), p_out, g_out]
+
+    def _unit(self, first: int) -> Part:
+        """1 / scale of the projections' rows, from one on; where nothing is scaled, anything."""
+        return self.y if self.units is None else self.units.after(first)
+
+    def _normalise(self, strides: Any) -> None:
+        width = min(128, triton.next_power_of_2(self.c))
+        pieces = -(-self.c // width)
+        pairs = max(1, 8192 // (width * triton.next_power_of_2(pieces)))
+        self.launches.add(
+            normalise, self.b * self.n * -(-self.n // pairs),
+            Whole(_X), self.weights[0], self.weights[1], self.y, self.n, self.row, self.c, *strides,
+            self.eps, PAIRS=pairs, PIECE=width, PIECES=pieces, FULL=pieces * width == self.c,
+        )  # fmt: skip
+
+    def _for_hopper(self, complete: bool) -> None:
+        b, n, c, h, row = self.b, self.n, self.c, self.h, self.row
+        _, _, p_in, g_in, w_out, b_out, p_out, g_out = self.weights
+        all_pairs, add = b * row * row, self.launches.add
+        pieces, h_pieces = c // _DEPTH, h // _DEPTH
+        programs = _processors(self.device.index)
+        block = _CHANNELS, _DEPTH
+        y = Described(self.y, (all_pairs, c), (_PAIRS, _DEPTH))
+
+        mask, strides = self.mask
+        chunks = 2 * h // _CHANNELS
+        stages, resident = _stages(2 * pieces, chunks * 2 * pieces)
+        add(
+            project, min(programs, all_pairs // (2 * _PAIRS)),
+            y, mask, Described(p_in, (2 * h, c), block), Described(g_in, (2 * h, c), block),
+            self._unit(2 * h),
+            Described(self.ab, (2 * h, all_pairs), (_CHANNELS // 2, _PAIRS)), b, n, row, *strides,
+            PIECES=pieces, CHUNKS=chunks, STAGES=stages, RESIDENT=resident, RESULTS=_RESULTS,
+            LEAD=_lead(2 * pieces, stages, resident), MASKED=self.masked, SCALED=self.scaled,
+        )  # fmt: skip
+
+        block_n = 256 if row % 256 == 0 or row > 1024 else 128
+        parts = 4 if self.scaled and block_n == 256 else 2  # 16 KiB of results at a time
+        tiles = h * b * -(-row // 128) * -(-row // block_n)
+        both = 2 * h * b * row, row
+        add(
+            pair_products, min(programs, tiles),
+            Described(self.ab, both, (64, 64)),
+            Described(self.ab, both, (64, block_n) if self.incoming else (block_n, 64)),
+            Described(self.products, (h * b * row, row), (64, block_n // parts)), h * b, row,
+            BLOCK_N=block_n, PARTS=parts, STAGES=4, INCOMING=self.incoming,
+        )  # fmt: skip
+        if not complete:
+            return
+
+        chunks = -(-c // _CHANNELS)
+        stages, resident = _stages(2 * (pieces + h_pieces), chunks * (pieces + h_pieces))
+        part = _CHANNELS // (4 if self.scaled else 2)
+        add(
+            finish, min(programs, -(-b * n * (row // _PAIRS) // 2)),
+            y, self.products, w_out, b_out, Described(p_out, (c, h), block),
+            Described(g_out, (c, c), block), self._unit(0), self._unit(4 * h),
+            self._unit(4 * h + c), Described(Whole(_OUT), (b * n, n, c), (1, _PAIRS, part)),
+            b, n, row, c, self.eps,
+            PIECES=pieces, H_PIECES=h_pieces, CHUNKS=chunks, STAGES=stages, RESIDENT=resident,
+            RESULTS=_RESULTS, LEAD=_lead(pieces + h_pieces, stages, resident), SCALED=self.scaled,
+        )  # fmt: skip
+
+    def _for_any(self, complete: bool) -> None:
+        b, n, c, h, row = self.b, self.n, self.c, self.h, self.row
+        _, _, p_in, g_in, w_out, b_out, p_out, g_out = self.weights
+        mask, strides = self.mask
+        add = self.launches.add
+        depth, wide = _pairs(self.device), self.device.type == "cpu"
+        pairs, channels, warps = depth, 64, 4
+        if not wide and _target(self.device.index).backend == "hip":
+            pairs, channels, warps = 128 if row % 128 == 0 else 64, 128, 8  # see amd_bounds
+        cut = {
+            "PAIRS": pairs, "CHANNELS": channels, "PIECE": 64, "SCALED": self.scaled,
+            "WIDE": wide, "num_warps": warps,
+        }  # fmt: skip
+        add(
+            project_stock, b * row * (row // pairs) * -(-2 * h // channels),
+            self.y, mask, p_in, g_in, self._unit(2 * h), self.ab, b, n, row, c, 2 * h, *strides,
+            MASKED=self.masked, **cut,
+        )  # fmt: skip
+        block = min(128, triton.next_power_of_2(row))
+        add(
+            pair_products_stock, (-(-row // block)) ** 2 * h * b,
+            self.ab, self.products, h * b, row,
+            BLOCK=block, DEPTH=depth, INCOMING=self.incoming, WIDE=wide,
+        )  # fmt: skip
+        if not complete:
+            return
+        add(
+            finish_stock, b * n * (row // pairs) * -(-c // channels),
+            self.y, self.products, w_out, b_out, p_out, g_out, self._unit(0), self._unit(4 * h),
+            self._unit(4 * h + c), Whole(_OUT), b, n, row, c, h, self.eps, **cut,
+        )  # fmt: skip
 
 
 def _aligned(weight: Any) -> Any:
@@ -257,39 +376,13 @@ def _aligned(weight: Any) -> Any:
     return weight if weight.data_ptr() % 16 == 0 else weight.clone()
 
 
-def _pairs(x: Any) -> int:
+def _pairs(device: Any) -> int:
     """What rows are padded to; few on the CPU, where the interpreter works on all of them."""
-    return 16 if x.device.type == "cpu" else _PAIRS
+    return 16 if device.type == "cpu" else _PAIRS
 
 
 def _fits_hopper(c: int, h: int) -> bool:
     return h == _HIDDEN and c % _DEPTH == 0 and c <= _MOST_CHANNELS
-
-
-def _scaled(launch: Any, x: Any, weights: list[Any]) -> tuple[list[Any], Any]:
-    """The weights as the kernels take them, and 1 / scale of each row of the projections.
-
-    None where nothing is scaled.
-    """
-    import torch
-
-    if x.dtype != torch.float32:
-        return weights, None
-    w_in, b_in, p_in, g_in, w_out, b_out, p_out, g_out = weights
-    c, h = x.shape[3], w_out.numel()
-    p_in_16, g_in_16, p_out_16, g_out_16 = (
-        torch.empty_like(w, dtype=torch.float16) for w in (p_in, g_in, p_out, g_out)
-    )
-    numbers = torch.empty(4 * c + 6 * h, dtype=torch.float32, device=x.device)
-    norms, units = numbers.split((2 * c + 2 * h, 4 * h + 2 * c))
-    launch(
-        scale_weights, 4 * h + 2 * c + 2,
-        p_in, g_in, p_out, g_out, w_in, b_in, w_out, b_out,
-        p_in_16, g_in_16, p_out_16, g_out_16, norms, units, c, h,
-        C_POWER=triton.next_power_of_2(c), H_POWER=triton.next_power_of_2(h),
-    )  # fmt: skip
-    w_in, b_in, w_out, b_out = norms.split((c, c, h, h))
-    return [w_in, b_in, p_in_16, g_in_16, w_out, b_out, p_out_16, g_out_16], units
 
 
 def mask_arguments(mask: Any, other: Any) -> tuple[Any, tuple[int, int, int]]:
@@ -303,80 +396,8 @@ def mask_arguments(mask: Any, other: Any) -> tuple[Any, tuple[int, int, int]]:
     return mask, mask.stride()
 
 
-def _units(units: Any, h: int, c: int, other: Any) -> tuple[Any, ...]:
-    """1 / scale of the channels of a and b, their gates, the output's gates, and its projection.
-
-    Where nothing is scaled, another tensor in their places.
-    """
-    if units is None:
-        return other, other, other, other
-    return units, units[2 * h :], units[4 * h :], units[4 * h + c :]
-
-
-def _described(base: Any, rows: int, columns: int, block: tuple[int, int]) -> TensorDescriptor:
-    """A contiguous matrix for the copy engine.
-
-    Without the checks of ``TensorDescriptor``, which take longer than a small update: bases here
-    are multiples of 16 bytes, and so are columns.
-    """
-    descriptor = object.__new__(TensorDescriptor)
-    descriptor.base = base
-    descriptor.shape, descriptor.strides = [rows, columns], [columns, 1]
-    descriptor.block_shape = list(block)
-    return descriptor
-
-
-def _launch_hopper(
-    launch: Any, y: Any, weights: list[Any], units: Any, mask: Any, incoming: bool, eps: float,
-    ab: Any, products: Any, out: Any, n: int,
-) -> None:  # fmt: skip
-    _, _, p_in, g_in, w_out, b_out, p_out, g_out = weights
-    b, row, _, c = y.shape
-    h, all_pairs = _HIDDEN, b * row * row
-    scaled = units is not None
-    of_ab, of_gates, of_out_gates, of_out = _units(units, h, c, y)
-    pieces, h_pieces = c // _DEPTH, h // _DEPTH
-    programs = _processors(y.device.index)
-    block = (_CHANNELS, _DEPTH)
-    y_desc = _described(y, all_pairs, c, (_PAIRS, _DEPTH))
-
-    tensor, strides = mask_arguments(mask, y)
-    chunks = 2 * h // _CHANNELS
-    stages, resident = _stages(2 * pieces, chunks * 2 * pieces)
-    launch(
-        project, min(programs, all_pairs // (2 * _PAIRS)),
-        y_desc, tensor, _described(p_in, 2 * h, c, block), _described(g_in, 2 * h, c, block),
-        of_gates,
-        _described(ab, 2 * h, all_pairs, (_CHANNELS // 2, _PAIRS)), b, n, row, *strides,
-        PIECES=pieces, CHUNKS=chunks, STAGES=stages, RESIDENT=resident, RESULTS=_RESULTS,
-        MASKED=mask is not None, SCALED=scaled,
-    )  # fmt: skip
-
-    block_n = 256 if row % 256 == 0 or row > 1024 else 128
-    parts = 4 if scaled and block_n == 256 else 2  # 16 KiB of results at a time
-    tiles = h * b * triton.cdiv(row, 128) * triton.cdiv(row, block_n)
-    launch(
-        pair_products, min(programs, tiles),
-        _described(ab, 2 * h * b * row, row, (64, 64)),
-        _described(ab, 2 * h * b * row, row, (64, block_n) if incoming else (block_n, 64)),
-        _described(products, h * b * row, row, (64, block_n // parts)), h * b, row,
-        BLOCK_N=block_n, PARTS=parts, STAGES=4, INCOMING=incoming,
-    )  # fmt: skip
-    if out is None:
-        return
-
-    chunks = triton.cdiv(c, _CHANNELS)
-    stages, resident = _stages(2 * (pieces + h_pieces), chunks * (pieces + h_pieces))
-    launch(
-        finish, min(programs, triton.cdiv(b * n * (row // _PAIRS), 2)),
-        y_desc, products, w_out, b_out, _described(p_out, c, h, block),
-        _described(g_out, c, c, block), of_ab, of_out_gates, of_out, out,
-        _described(out, b * n * n, c, (_PAIRS, _CHANNELS // (4 if scaled else 2))),
-        b, n, row, c, eps,
-        PIECES=pieces, H_PIECES=h_pieces, CHUNKS=chunks, STAGES=stages, RESIDENT=resident,
-        RESULTS=_RESULTS, SCALED=scaled, DESCRIBED=n % _PAIRS == 0,
-    )  # fmt: skip
-
+#: Whether consumers take turns. Not until it has been seen on a GPU.
+_TURNS = False
 
 #: Buffers of results of each consumer.
 _RESULTS = 2
@@ -392,37 +413,12 @@ def _stages(pieces: int, blocks: int) -> tuple[int, bool]:
     return stages, stages == blocks
 
 
-def _launch_stock(
-    launch: Any, y: Any, weights: list[Any], units: Any, mask: Any, incoming: bool, eps: float,
-    ab: Any, products: Any, out: Any, n: int,
-) -> None:  # fmt: skip
-    _, _, p_in, g_in, w_out, b_out, p_out, g_out = weights
-    b, row, _, c = y.shape
-    h = w_out.numel()
-    tensor, strides = mask_arguments(mask, y)
-    of_ab, of_gates, of_out_gates, of_out = _units(units, h, c, y)
-    depth, wide = _pairs(y), y.device.type == "cpu"
-    pairs, channels, warps = depth, 64, 4
-    if not wide and _target(y.device.index).backend == "hip":
-        pairs, channels, warps = 128 if row % 128 == 0 else 64, 128, 8  # see amd_bounds
-    cut = {
-        "PAIRS": pairs, "CHANNELS": channels, "PIECE": 64, "SCALED": units is not None,
-        "WIDE": wide, "num_warps": warps,
-    }  # fmt: skip
-    launch(
-        project_stock, b * row * (row // pairs) * triton.cdiv(2 * h, channels),
-        y, tensor, p_in, g_in, of_gates, ab, b, n, row, c, 2 * h, *strides,
-        MASKED=mask is not None, **cut,
-    )  # fmt: skip
-    block = min(128, triton.next_power_of_2(row))
-    launch(
-        pair_products_stock, triton.cdiv(row, block) ** 2 * h * b,
-        ab, products, h * b, row, BLOCK=block, DEPTH=depth, INCOMING=incoming, WIDE=wide,
-    )  # fmt: skip
-    if out is None:
-        return
-    launch(
-        finish_stock, b * n * (row // pairs) * triton.cdiv(c, channels),
-        y, products, w_out, b_out, p_out, g_out, of_ab, of_out_gates, of_out, out, b, n,
-        row, c, h, eps, **cut,
-    )  # fmt: skip
+def _lead(pieces: int, stages: int, resident: bool) -> int:
+    """How many of the pieces of a chunk the consumers are apart.
+
+    Half of them, so that one consumer's products are beside the other's finish; fewer where what
+    the other has still to read would leave no room to copy ahead.
+    """
+    if not _TURNS:
+        return 0
+    return pieces // 2 if resident else min(pieces // 2, max(stages - 2, 0))

@@ -68,14 +68,14 @@ def _copy_rows(
 
 @triton.jit
 def _add_pieces(
-    acc, rows, rows_full, rows_empty, blocks, full, empty, step, turn, arrive,
+    acc, rows, rows_full, rows_empty, blocks, full, empty, step, turn, arrive, go,
     ME: tl.constexpr, PIECES: tl.constexpr, STAGES: tl.constexpr, RESIDENT: tl.constexpr,
-    COPIED: tl.constexpr,
+    COPIED: tl.constexpr, LEAD: tl.constexpr,
 ):  # fmt: skip
     """``acc + rows @ weights.T`` over all pieces.
 
     The rows are COPIED, by row, and with ``arrive`` done with afterwards; or the consumer's own,
-    by column.
+    by column. The other consumer may go when LEAD pieces are done, if there are as many.
     """
     for piece in range(PIECES):
         stage = step % STAGES
@@ -93,8 +93,13 @@ def _add_pieces(
             if COPIED:
                 if arrive:
                     tlx.barrier_arrive(rows_empty[mine - 1])
+        if LEAD > 0 and LEAD < PIECES:
+            if piece == LEAD:
+                tlx.barrier_arrive(go[1 - ME])
         step += 1
     acc = tlx.async_dot_wait(0, acc)
+    if LEAD == PIECES:
+        tlx.barrier_arrive(go[1 - ME])
     if not RESIDENT:
         tlx.barrier_arrive(empty[(step - 1) % STAGES])
     if COPIED:
@@ -103,12 +108,22 @@ def _add_pieces(
     return acc, step
 
 
+@triton.jit
+def _wait_for_turn(go, count, ME: tl.constexpr, LEAD: tl.constexpr):
+    """Keep the consumers LEAD pieces apart, so that one multiplies while the other finishes.
+
+    The first consumer waits for the second one's turn before, the second for the first's.
+    """
+    if LEAD > 0:
+        tlx.barrier_wait(go[ME], (count & 1) ^ (1 - ME))
+
+
 @triton.jit(do_not_specialize=("B", "N"))
 def project(
     y_desc, mask, p_desc, g_desc, g_unit, out_desc,
     B, N, ROW, stride_mb, stride_mi, stride_mk,
     PIECES: tl.constexpr, CHUNKS: tl.constexpr, STAGES: tl.constexpr, RESIDENT: tl.constexpr,
-    RESULTS: tl.constexpr, MASKED: tl.constexpr, SCALED: tl.constexpr,
+    RESULTS: tl.constexpr, LEAD: tl.constexpr, MASKED: tl.constexpr, SCALED: tl.constexpr,
 ):  # fmt: skip
     """``mask * (y @ P.T) * sigmoid(y @ G.T)``, channel-major.
 
@@ -126,21 +141,22 @@ def project(
     results = tlx.local_alloc((CHANNELS // 2, PAIRS), tlx.dtype_of(out_desc), 2 * RESULTS)
     full, empty = tlx.alloc_barriers(STAGES, 1), tlx.alloc_barriers(STAGES, 2)
     y_full, y_empty = tlx.alloc_barriers(2 * PIECES, 1), tlx.alloc_barriers(2 * PIECES, 1)
+    go = tlx.alloc_barriers(2, 1)
     # Two consumers, PAIRS each; B * ROW * ROW is a multiple of 2 * PAIRS.
     all_tiles = B * ROW * (ROW // PAIRS) // 2
     tiles = tl.cdiv(all_tiles - tl.program_id(0), tl.num_programs(0))
     with tlx.async_tasks():
         with tlx.async_task("default"):
             _project(
-                mask, y, y_full, y_empty, blocks, full, empty, results, g_unit, out_desc, tiles,
+                mask, y, y_full, y_empty, blocks, full, empty, go, results, g_unit, out_desc, tiles,
                 N, ROW, stride_mb, stride_mi, stride_mk,
-                0, PIECES, CHUNKS, STAGES, RESIDENT, RESULTS, MASKED, SCALED,
+                0, PIECES, CHUNKS, STAGES, RESIDENT, RESULTS, LEAD, MASKED, SCALED,
             )  # fmt: skip
         with tlx.async_task(num_warps=4, num_regs=232):
             _project(
-                mask, y, y_full, y_empty, blocks, full, empty, results, g_unit, out_desc, tiles,
+                mask, y, y_full, y_empty, blocks, full, empty, go, results, g_unit, out_desc, tiles,
                 N, ROW, stride_mb, stride_mi, stride_mk,
-                1, PIECES, CHUNKS, STAGES, RESIDENT, RESULTS, MASKED, SCALED,
+                1, PIECES, CHUNKS, STAGES, RESIDENT, RESULTS, LEAD, MASKED, SCALED,
             )  # fmt: skip
         with tlx.async_task(num_warps=1, num_regs=24):
             _copy_weights(
@@ -156,10 +172,11 @@ def project(
 
 @triton.jit
 def _project(
-    mask, y, y_full, y_empty, blocks, full, empty, results, g_unit, out_desc, tiles,
+    mask, y, y_full, y_empty, blocks, full, empty, go, results, g_unit, out_desc, tiles,
     N, ROW, stride_mb, stride_mi, stride_mk,
     ME: tl.constexpr, PIECES: tl.constexpr, CHUNKS: tl.constexpr, STAGES: tl.constexpr,
-    RESIDENT: tl.constexpr, RESULTS: tl.constexpr, MASKED: tl.constexpr, SCALED: tl.constexpr,
+    RESIDENT: tl.constexpr, RESULTS: tl.constexpr, LEAD: tl.constexpr, MASKED: tl.constexpr,
+    SCALED: tl.constexpr,
 ):  # fmt: skip
     first, second = ME * RESULTS, ME * RESULTS + RESULTS - 1
     step = 0
@@ -176,42 +193,42 @@ def _project(
         if RESIDENT:
             step = 0
         for chunk in range(CHUNKS):
+            _wait_for_turn(go, turn * CHUNKS + chunk, ME, LEAD)
             p = tl.zeros((PAIRS, CHANNELS), tl.float32)
             p, step = _add_pieces(
-                p, y, y_full, y_empty, blocks, full, empty, step, turn, False,
-                ME, PIECES, STAGES, RESIDENT, True,
+                p, y, y_full, y_empty, blocks, full, empty, step, turn, False, go,
+                ME, PIECES, STAGES, RESIDENT, True, LEAD,
             )  # fmt: skip
             g = tl.zeros((PAIRS, CHANNELS), tl.float32)
             g, step = _add_pieces(
-                g, y, y_full, y_empty, blocks, full, empty, step, turn, chunk == CHUNKS - 1,
-                ME, PIECES, STAGES, RESIDENT, True,
+                g, y, y_full, y_empty, blocks, full, empty, step, turn, chunk == CHUNKS - 1, go,
+                ME, PIECES, STAGES, RESIDENT, True, 0,
             )  # fmt: skip
             channel = chunk * CHANNELS
             if SCALED:
                 g *= tl.load(g_unit + channel + tl.arange(0, CHANNELS))[None, :]
             p = _gated(p, g) * factor[:, None]
             left, right = _halves(tl.where(inside[:, None], p, 0.0))
-            _put(out_desc, results, first, RESULTS, left, channel, tile * PAIRS, True)
+            _put(out_desc, results, first, RESULTS, left, (channel,), tile * PAIRS, True)
             channel += CHANNELS // 2
-            _put(out_desc, results, second, RESULTS, right, channel, tile * PAIRS, True)
+            _put(out_desc, results, second, RESULTS, right, (channel,), tile * PAIRS, True)
     tlx.async_descriptor_store_wait(0)
 
 
 @triton.jit(do_not_specialize=("B", "N"))
 def finish(
-    y_desc, products, weight, bias, p_desc, g_desc, unit, g_unit, p_unit, out, out_desc,
+    y_desc, products, weight, bias, p_desc, g_desc, unit, g_unit, p_unit, out_desc,
     B, N, ROW, C, eps,
     PIECES: tl.constexpr, H_PIECES: tl.constexpr, CHUNKS: tl.constexpr, STAGES: tl.constexpr,
-    RESIDENT: tl.constexpr, RESULTS: tl.constexpr, SCALED: tl.constexpr, DESCRIBED: tl.constexpr,
+    RESIDENT: tl.constexpr, RESULTS: tl.constexpr, LEAD: tl.constexpr, SCALED: tl.constexpr,
 ):  # fmt: skip
     """``(z @ P.T) * sigmoid(y @ G.T)``, z the layer norm of the products.
 
     y_desc as of ``project``; products: (H_PIECES * DEPTH, B * ROW * ROW). p_desc: (C,
     H_PIECES * DEPTH), g_desc: (C, PIECES * DEPTH), in blocks of (CHANNELS, DEPTH). With
     SCALED: unit (2, H_PIECES * DEPTH): what the products' channels are multiplied by; g_unit
-    and p_unit (C): the logits and the results. out: (B, N, N, C), contiguous; out_desc: the
-    same, flat, in blocks of (PAIRS, CHANNELS // 2), with SCALED CHANNELS // 4, used if
-    DESCRIBED: N is a multiple of PAIRS. Grid: programs, any number.
+    and p_unit (C): the logits and the results. out_desc: (B * N, N, C), in blocks of
+    (1, PAIRS, CHANNELS // 2), with SCALED CHANNELS // 4. Grid: programs, any number.
     """
     PART: tl.constexpr = CHANNELS // 4 if SCALED else CHANNELS // 2
     y = tlx.local_alloc((PAIRS, DEPTH), tlx.dtype_of(y_desc), 2 * PIECES)
@@ -220,20 +237,21 @@ def finish(
     results = tlx.local_alloc((PAIRS, PART), tlx.dtype_of(out_desc), 2 * RESULTS)
     full, empty = tlx.alloc_barriers(STAGES, 1), tlx.alloc_barriers(STAGES, 2)
     y_full, y_empty = tlx.alloc_barriers(2 * PIECES, 1), tlx.alloc_barriers(2 * PIECES, 1)
+    go = tlx.alloc_barriers(2, 1)
     all_tiles = tl.cdiv(B * N * (ROW // PAIRS), 2)
     tiles = tl.cdiv(all_tiles - tl.program_id(0), tl.num_programs(0))
     with tlx.async_tasks():
         with tlx.async_task("default"):
             _finish(
-                y, y_full, y_empty, z, blocks, full, empty, results, products,
-                weight, bias, unit, g_unit, p_unit, out, out_desc, tiles, B, N, ROW, C, eps,
-                0, PIECES, H_PIECES, CHUNKS, STAGES, RESIDENT, RESULTS, SCALED, DESCRIBED,
+                y, y_full, y_empty, z, blocks, full, empty, go, results, products,
+                weight, bias, unit, g_unit, p_unit, out_desc, tiles, B, N, ROW, C, eps,
+                0, PIECES, H_PIECES, CHUNKS, STAGES, RESIDENT, RESULTS, LEAD, SCALED,
             )  # fmt: skip
         with tlx.async_task(num_warps=4, num_regs=224):
             _finish(
-                y, y_full, y_empty, z, blocks, full, empty, results, products,
-                weight, bias, unit, g_unit, p_unit, out, out_desc, tiles, B, N, ROW, C, eps,
-                1, PIECES, H_PIECES, CHUNKS, STAGES, RESIDENT, RESULTS, SCALED, DESCRIBED,
+                y, y_full, y_empty, z, blocks, full, empty, go, results, products,
+                weight, bias, unit, g_unit, p_unit, out_desc, tiles, B, N, ROW, C, eps,
+                1, PIECES, H_PIECES, CHUNKS, STAGES, RESIDENT, RESULTS, LEAD, SCALED,
             )  # fmt: skip
         with tlx.async_task(num_warps=1, num_regs=24):
             _copy_weights(
@@ -319,11 +337,11 @@ def _unscaled(x, unit, piece: tl.constexpr, EXTENT: tl.constexpr, SCALED: tl.con
 
 @triton.jit
 def _finish(
-    y, y_full, y_empty, z, blocks, full, empty, results, products,
-    weight, bias, unit, g_unit, p_unit, out, out_desc, tiles, B, N, ROW, C, eps,
+    y, y_full, y_empty, z, blocks, full, empty, go, results, products,
+    weight, bias, unit, g_unit, p_unit, out_desc, tiles, B, N, ROW, C, eps,
     ME: tl.constexpr, PIECES: tl.constexpr, H_PIECES: tl.constexpr, CHUNKS: tl.constexpr,
-    STAGES: tl.constexpr, RESIDENT: tl.constexpr, RESULTS: tl.constexpr, SCALED: tl.constexpr,
-    DESCRIBED: tl.constexpr,
+    STAGES: tl.constexpr, RESIDENT: tl.constexpr, RESULTS: tl.constexpr, LEAD: tl.constexpr,
+    SCALED: tl.constexpr,
 ):  # fmt: skip
     one, other = ME * RESULTS, ME * RESULTS + RESULTS - 1
     step = 0
@@ -339,15 +357,16 @@ def _finish(
             step = 0
         for chunk in range(CHUNKS):
             last = chunk == CHUNKS - 1
+            _wait_for_turn(go, turn * CHUNKS + chunk, ME, LEAD)
             p = tl.zeros((PAIRS, CHANNELS), tl.float32)
             p, step = _add_pieces(
-                p, z, full, empty, blocks, full, empty, step, turn, last,
-                ME, H_PIECES, STAGES, RESIDENT, False,
+                p, z, full, empty, blocks, full, empty, step, turn, last, go,
+                ME, H_PIECES, STAGES, RESIDENT, False, LEAD,
             )  # fmt: skip
             g = tl.zeros((PAIRS, CHANNELS), tl.float32)
             g, step = _add_pieces(
-                g, y, y_full, y_empty, blocks, full, empty, step, turn, last,
-                ME, PIECES, STAGES, RESIDENT, True,
+                g, y, y_full, y_empty, blocks, full, empty, step, turn, last, go,
+                ME, PIECES, STAGES, RESIDENT, True, LEAD - H_PIECES,
             )  # fmt: skip
             channel = chunk * CHANNELS
             channels = channel + tl.arange(0, CHANNELS)
@@ -355,26 +374,17 @@ def _finish(
                 g *= tl.load(g_unit + channels, channels < C, 0.0)[None, :]
                 p *= tl.load(p_unit + channels, channels < C, 0.0)[None, :]
             p = _gated(p, g)
-            if DESCRIBED:
-                at = row * N + first
-                left, right = _halves(p)
-                if SCALED:
-                    _put_quarters(out_desc, results, one, other, RESULTS, left, at, channel)
-                    channel += CHANNELS // 2
-                    _put_quarters(out_desc, results, one, other, RESULTS, right, at, channel)
-                else:
-                    _put(out_desc, results, one, RESULTS, left, at, channel, False)
-                    channel += CHANNELS // 2
-                    _put(out_desc, results, other, RESULTS, right, at, channel, False)
+            at = (row, first)  # pairs past N, and rows past B * N, are dropped
+            left, right = _halves(p)
+            if SCALED:
+                _put_quarters(out_desc, results, one, other, RESULTS, left, at, channel)
+                channel += CHANNELS // 2
+                _put_quarters(out_desc, results, one, other, RESULTS, right, at, channel)
             else:
-                b, i = (row // N).to(tl.int64), (row % N).to(tl.int64)
-                pairs = first + tl.arange(0, PAIRS)
-                at = out + ((b * N + i) * N + pairs)[:, None] * C + channels[None, :]
-                inside = pairs < tl.where(b < B, N, 0)
-                some = inside[:, None] & (channels < C)[None, :]
-                tl.store(at, p.to(tlx.dtype_of(out_desc)), some)
-    if DESCRIBED:
-        tlx.async_descriptor_store_wait(0)
+                _put(out_desc, results, one, RESULTS, left, at, channel, False)
+                channel += CHANNELS // 2
+                _put(out_desc, results, other, RESULTS, right, at, channel, False)
+    tlx.async_descriptor_store_wait(0)
 
 
 @triton.jit(do_not_specialize=("BATCHES",))
@@ -479,7 +489,7 @@ def _multiply_pairs(
         acc = tlx.async_dot_wait(0, acc)
         tlx.barrier_arrive(empty[before])
         if row < ROW:  # else the rows are the next batch's
-            at = batch * ROW + row
+            at = (batch * ROW + row,)
             left, right = _halves(acc)
             if PARTS == 2:
                 _put(c_desc, c_buffers, PART, 1, left, at, column, False)
@@ -498,25 +508,26 @@ def _halves(x):
 
 @triton.jit
 def _put_quarters(
-    desc, buffers, one: tl.constexpr, other: tl.constexpr, COUNT: tl.constexpr, half, row, column
+    desc, buffers, one: tl.constexpr, other: tl.constexpr, COUNT: tl.constexpr, half, at, column
 ):  # fmt: skip
     left, right = _halves(half)
-    _put(desc, buffers, one, COUNT, left, row, column, False)
-    _put(desc, buffers, other, COUNT, right, row, column + half.shape[1] // 2, False)
+    _put(desc, buffers, one, COUNT, left, at, column, False)
+    _put(desc, buffers, other, COUNT, right, at, column + half.shape[1] // 2, False)
 
 
 @triton.jit
 def _put(
-    desc, buffers, mine: tl.constexpr, COUNT: tl.constexpr, values, row, column,
+    desc, buffers, mine: tl.constexpr, COUNT: tl.constexpr, values, at, column,
     BY_COLUMN: tl.constexpr,
 ):  # fmt: skip
     """Hand values to the copy engine, through one of the COUNT buffers that take turns.
 
-    What is past the last column is dropped.
+    They go to ``(*at, column)``; what is past the tensor's end is dropped.
     """
     tlx.async_descriptor_store_wait(COUNT - 1)  # the store from this buffer has read it
     buffer = buffers[mine]
     view = tlx.local_trans(buffer) if BY_COLUMN else buffer
     tlx.local_store(view, values.to(tlx.dtype_of(desc)))
     tlx.fence_async_shared()
-    tlx.async_descriptor_store(desc, buffer, [row, column])
+    at += (column,)
+    tlx.async_descriptor_store(desc, buffer, at)

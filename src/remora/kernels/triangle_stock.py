@@ -16,41 +16,43 @@ from remora.kernels.tiles import tile_of
 @triton.jit(do_not_specialize=("N",))
 def normalise(
     x, weight, bias, y, N, ROW, C, stride_xb, stride_xi, stride_xk, stride_xc, eps,
-    PAIRS: tl.constexpr, PIECE: tl.constexpr, PIECES: tl.constexpr,
+    PAIRS: tl.constexpr, PIECE: tl.constexpr, PIECES: tl.constexpr, FULL: tl.constexpr,
 ):  # fmt: skip
     """The layer norm of x, (B, N, N, C), into y, (B, ROW, ROW, C), contiguous.
 
-    What is past N stays as it is. PIECES of PIECE channels, at least C. Grid: B * N *
-    cdiv(N, PAIRS) programs.
+    What is past N stays as it is. PIECES of PIECE channels, at least C; FULL: they are C. Grid:
+    B * N * cdiv(N, PAIRS) programs.
     """
     tiles = tl.cdiv(N, PAIRS)
     row = tl.program_id(0) // tiles
     b, i = (row // N).to(tl.int64), (row % N).to(tl.int64)
     pairs = (tl.program_id(0) % tiles * PAIRS + tl.arange(0, PAIRS)).to(tl.int64)
+    there = (pairs < N)[:, None]
     x += b * stride_xb + i * stride_xi
     parts = ()
-    total = tl.zeros((PAIRS,), tl.float32)
+    totals = tl.zeros((PAIRS, PIECE), tl.float32)
     for piece in tl.static_range(PIECES):
         columns = piece * PIECE + tl.arange(0, PIECE)
-        some = (pairs < N)[:, None] & (columns < C)[None, :]
         at = pairs[:, None] * stride_xk + columns.to(tl.int64)[None, :] * stride_xc
+        some = there if FULL else there & (columns < C)[None, :]
         values = tl.load(x + at, some, 0.0).to(tl.float32)
         parts += (values,)  # type: ignore[assignment]
-        total += tl.sum(values, 1)
-    mean = total / C
-    squares = tl.zeros((PAIRS,), tl.float32)
+        totals += values
+    mean = tl.sum(totals, 1) / C
+    squares = tl.zeros((PAIRS, PIECE), tl.float32)
     for piece in tl.static_range(PIECES):
-        columns = piece * PIECE + tl.arange(0, PIECE)
-        values = tl.where((columns < C)[None, :], parts[piece] - mean[:, None], 0.0)
-        squares += tl.sum(values * values, 1)
-    scale = tl.math.rsqrt(squares / C + eps)
+        values = parts[piece] - mean[:, None]
+        if not FULL:
+            values = tl.where((piece * PIECE + tl.arange(0, PIECE) < C)[None, :], values, 0.0)
+        squares += values * values
+    scale = tl.math.rsqrt(tl.sum(squares, 1) / C + eps)
     for piece in tl.static_range(PIECES):
         columns = piece * PIECE + tl.arange(0, PIECE)
         w = tl.load(weight + columns, columns < C, 0.0).to(tl.float32)
         v = tl.load(bias + columns, columns < C, 0.0).to(tl.float32)
         values = (parts[piece] - mean[:, None]) * scale[:, None] * w[None, :] + v[None, :]
         at = y + ((b * ROW + i) * ROW + pairs)[:, None] * C + columns[None, :]
-        some = (pairs < N)[:, None] & (columns < C)[None, :]
+        some = there if FULL else there & (columns < C)[None, :]
         tl.store(at, values.to(y.dtype.element_ty), some)
 
 

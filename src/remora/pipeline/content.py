@@ -20,7 +20,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from functools import cache
 from importlib.machinery import ModuleSpec
-from importlib.metadata import PackageNotFoundError, packages_distributions, version
+from importlib.metadata import Distribution, distributions, version
 from pathlib import Path
 from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
@@ -31,16 +31,20 @@ _IMPORT = re.compile(r"^\s*(?:from\s+(\w+)|import\s+([^\n#;]+))", re.MULTILINE)
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, type(...))
 
 
-@cache
 def package_hash(name: str) -> str:
     """The top-level package, or module, that ``name`` belongs to.
 
     Its sources, and what they import: of what is installed as a distribution the
     version, of other files their content.
     """
+    return _hash_of(name.partition(".")[0])
+
+
+@cache
+def _hash_of(package: str) -> str:
     digest = hashlib.sha256()
     seen: set[str] = set()
-    todo = [name.partition(".")[0]]
+    todo = [package]
     while todo:
         top = todo.pop()
         if top in seen:
@@ -83,13 +87,7 @@ def _sources(top: str) -> Iterator[tuple[str, bytes]]:
 @cache
 def _versions(top: str) -> str:
     """The distributions that bring a top-level package, with their versions."""
-    found = []
-    for distribution in sorted(set(_distributions().get(top, ()))):
-        try:
-            found.append(f"{distribution} {version(distribution)}")
-        except PackageNotFoundError:
-            continue
-    return ", ".join(found)
+    return ", ".join(sorted({f"{d.name} {d.version}" for d in _distributions().get(top, ())}))
 
 
 @cache
@@ -107,8 +105,29 @@ def _spec(top: str) -> ModuleSpec | None:
 
 
 @cache
-def _distributions() -> dict[str, list[str]]:
-    return dict(packages_distributions())
+def _distributions() -> dict[str, list[Distribution]]:
+    """The distributions that bring each top-level package or module.
+
+    As ``importlib.metadata.packages_distributions``, which parses all that is known of each:
+    1.2 s beside PyTorch and its libraries.
+    """
+    found: dict[str, list[Distribution]] = {}
+    for distribution in distributions():
+        for top in _packages_of(distribution):
+            found.setdefault(top, []).append(distribution)
+    return found
+
+
+def _packages_of(distribution: Distribution) -> set[str]:
+    """The top-level packages and modules of a distribution."""
+    if declared := (distribution.read_text("top_level.txt") or "").split():
+        return set(declared)
+    record = (distribution.read_text("RECORD") or "").splitlines()
+    paths = [line.partition(",")[0].strip('"') for line in record]
+    if not record:
+        paths = [file.as_posix() for file in distribution.files or ()]
+    # The first folder, or a file at the top without its endings.
+    return {(path if "/" in path else path.partition(".")[0]).partition("/")[0] for path in paths}
 
 
 def content_hash(edits: Iterable[Any]) -> str:

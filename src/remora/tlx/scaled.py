@@ -6,6 +6,7 @@ OCP's microscaling specification, 16 and an fp8 number (ue4m3) in nvfp4.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import ml_dtypes
@@ -66,8 +67,11 @@ def async_dot_scaled(
             of uint8; in shared memory the same bytes in the order in which the unit reads
             them, 128 rows by 4 at a time and in those 32 rows by 4 by 4: for example
             (1, M // 128, blocks // 4, 2, 256).
-        B_scale: the same, of each column of B: (N, blocks).
-        A_format, B_format: constants: "e4m3", "e5m2" (mxfp8; they mix) or "e2m1" (both).
+        B_scale: the same, of each column of B: (N, blocks). Of fewer columns than 128, too, where
+            ``local_store`` put them; ``tmem_copy`` brings as many bytes as 128 have.
+        A_format, B_format: constants: "e4m3", "e5m2" (mxfp8) or "e2m1". e2m1 beside fp8 lies in
+            shared memory 8 bytes of 16: a buffer takes twice its bytes. K is a multiple of 128
+            then, and both are in shared memory.
         use_acc, pred, mBarriers, force_async: as of ``async_dot``.
         two_ctas: as of ``async_dot``: B is half of N, the other CTA has the rest; the scales are
             of all of N, in both CTAs.
@@ -76,8 +80,8 @@ def async_dot_scaled(
     Returns:
         ``acc``.
 
-    Blocks are 32 with ue8m0 scales, uint8; or 16 of e2m1 with ue4m3 scales, uint8 or (in
-    shared memory) fp8e4nv. A row has a multiple of four scales, of which those past K do not
+    Blocks are 32 with ue8m0 scales, uint8; or 16 where both are e2m1, with ue4m3 scales, uint8 or
+    (in shared memory) fp8e4nv. A row has a multiple of four scales, of which those past K do not
     count, and there are those of 128 rows at least. K is a multiple of 32 of fp8, of 64 of e2m1.
     """
     require_tensor_memory(call)
@@ -85,23 +89,25 @@ def async_dot_scaled(
     a, b = view(call, "A", A, tensor_memory=True), view(call, "B", B)
     total = sum_of(call, acc)
     formats = [_format(call, n, f, x) for n, f, x in (("A", A_format, a), ("B", B_format, b))]
-    if (formats[0] == "e2m1") != (formats[1] == "e2m1"):
+    if pair and is_mixed(formats):
         call.fail(
             WrongDtype,
-            f"A is of {formats[0]} and B of {formats[1]}",
-            hint="e4m3 and e5m2 mix, e2m1 goes with itself; tl.dot_scaled takes others",
+            f"A is of {formats[0]} and B of {formats[1]}, in a product of two CTAs",
+            hint="of two CTAs e4m3 and e5m2 mix, e2m1 goes with itself; of one all mix",
         )
-    if a.type.in_tensor_memory and formats[0] == "e2m1":
+    if a.type.in_tensor_memory and "e2m1" in formats:
         call.fail(
-            WrongType, "A of e2m1 is in tensor memory", hint="keep it in tlx.storage_kind.smem"
+            WrongType,
+            "A is in tensor memory, in a product of e2m1",
+            hint="keep it in tlx.storage_kind.smem",
         )
-    m, n, k = _check_shapes(call, a, b, total, FORMATS[formats[0]][1], pair)
+    m, n, k = _check_shapes(call, a, b, total, formats, pair)
     scales = [
         view(call, name, given, tensor_memory=True)
         for name, given in (("A_scale", A_scale), ("B_scale", B_scale))
     ]
     blocks = {
-        _block(call, name, x, rows, k, formats[0])
+        _block(call, name, x, rows, k, formats, pair)
         for name, x, rows in (("A_scale", scales[0], m), ("B_scale", scales[1], n))
     }
     if len(blocks) > 1:
@@ -110,10 +116,17 @@ def async_dot_scaled(
             f"A_scale is {scales[0].type} and B_scale {scales[1].type}: of blocks of 16 and of 32",
             hint="give both scales for blocks of one length",
         )
+    block = blocks.pop()
+    exact = tuple(_is_exact(x.type, rows, k, block) for x, rows in zip(scales, (m, n), strict=True))
     return emit_product(
         call, tensor_dot_scaled, [a, b, total, *scales], use_acc, pred, mBarriers,
-        pair, force_async, formats=tuple(formats), block=blocks.pop(),
+        pair, force_async, formats=tuple(formats), block=block, exact=exact,
     )  # fmt: skip
+
+
+def is_mixed(formats: Sequence[str]) -> bool:
+    """Whether e2m1 is multiplied by fp8."""
+    return (formats[0] == "e2m1") != (formats[1] == "e2m1")
 
 
 def _format(call: Call, name: str, given: Any, operand: Any) -> str:
@@ -136,22 +149,28 @@ def _format(call: Call, name: str, given: Any, operand: Any) -> str:
 
 
 def _check_shapes(
-    call: Call, a: Any, b: Any, total: Any, packed: int, pair: bool
+    call: Call, a: Any, b: Any, total: Any, formats: list[str], pair: bool
 ) -> tuple[int, int, int]:
     """M, N and K in elements."""
-    if len(a.shape) != 2 or len(b.shape) != 2 or a.shape[1] != b.shape[0]:
+    packed = [FORMATS[name][1] for name in formats]
+    fits = len(a.shape) == len(b.shape) == 2 and a.shape[1] * packed[0] == b.shape[0] * packed[1]
+    if not fits:
         call.fail(
             WrongShape,
             f"A is of shape {a.shape} and B of {b.shape}",
-            hint="A is (M, K) and B is (K, N); of e2m1 both have K // 2",
+            hint="A is (M, K) and B is (K, N); of e2m1 K is half as much",
         )
     (m, k), n = a.shape, b.shape[1] * (2 if pair else 1)
-    step = 32 * packed
-    if k * packed % step:
+    k *= packed[0]
+    # Beside fp8 rows of e2m1 are 128 bytes, swizzled, of which half are used.
+    step = 128 if is_mixed(formats) else 32 * packed[0]
+    if k % step:
         call.fail(
             WrongShape,
-            f"K has to be a multiple of {step}, it is {k * packed}",
-            hint="one instruction multiplies as many",
+            f"K has to be a multiple of {step}, it is {k}",
+            hint="beside fp8 e2m1 lies in rows of 128 elements"
+            if is_mixed(formats)
+            else "one instruction multiplies as many",
         )
     if total.shape != (m, n):
         call.fail(
@@ -170,10 +189,12 @@ def _check_shapes(
             f"M has to be 128 and N a multiple of {least} up to 256, they are {m} and {n}",
             hint="several products make a larger one",
         )
-    return m, n, k * packed
+    return m, n, k
 
 
-def _block(call: Call, name: str, scale: Any, rows: int, k: int, format_: str) -> int:
+def _block(
+    call: Call, name: str, scale: Any, rows: int, k: int, formats: list[str], pair: bool
+) -> int:  # fmt: skip
     """How many elements share a scale: 16 or 32."""
     kind = scale.type
     nvfp4 = kind.dtype == tl.float8e4nv
@@ -189,25 +210,35 @@ def _block(call: Call, name: str, scale: Any, rows: int, k: int, format_: str) -
             f"{name} is of fp8e4nv in tensor memory",
             hint="allocate scales in tensor memory with tl.uint8: their bytes are what counts",
         )
-    allowed = (16, 32) if format_ == "e2m1" else (32,)
+    allowed = (16, 32) if formats == ["e2m1", "e2m1"] else (32,)
     sizes = {block: _size(rows, k, block) for block in allowed}
     fits = [
         block
         for block, size in sizes.items()
-        if int(np.prod(kind.shape)) == size[0] * size[1]
-        and (not kind.in_tensor_memory or _same_order(whole_rows(kind.shape), size))
-        and not (nvfp4 and block != 16)
+        if not (nvfp4 and block != 16)
+        and (
+            (not pair and _is_exact(kind, rows, k, block))
+            or (
+                int(np.prod(kind.shape)) == size[0] * size[1]
+                and (not kind.in_tensor_memory or _same_order(whole_rows(kind.shape), size))
+            )
+        )
     ]
     if not fits:
         wanted = " or ".join(f"{size} for blocks of {block}" for block, size in sizes.items())
         call.fail(
             WrongShape,
-            f"{name} is {kind}; the scales of {rows} rows of {k} elements of {format_} are "
-            f"{wanted}",
+            f"{name} is {kind}; the scales of {rows} rows of {k} elements, of {formats[0]} and "
+            f"{formats[1]}, are {wanted}",
             hint="in tensor memory of that shape; in shared memory as many bytes, in the unit's "
             "order",
         )
     return fits[0]
+
+
+def _is_exact(kind: Any, rows: int, k: int, block: int) -> bool:
+    """Whether scales in tensor memory are of so many rows, and not the bytes of 128."""
+    return bool(kind.in_tensor_memory and kind.shape == (rows, _size(rows, k, block)[1]))
 
 
 def _size(rows: int, k: int, block: int) -> tuple[int, int]:
@@ -230,7 +261,7 @@ def tensor_dot_scaled(call: Call, operands: Any, attributes: Any) -> None:
 def _multiply(
     machine: Machine, a: Array, b: Array, total: Array, a_scale: Array, b_scale: Array, *rest: Any,
     barriers: int, use_acc: bool | None, pred: bool, pair: bool, is_async: bool,
-    formats: tuple[str, str], block: int,
+    formats: tuple[str, str], block: int, exact: tuple[bool, bool],
 ) -> None:  # fmt: skip
     def multiply() -> Array:
         x = _numbers(a, formats[0])
@@ -261,7 +292,9 @@ def _scales(scales: Array, shape: tuple[int, ...], block: int) -> Array:
     """(rows, blocks) in fp32."""
     size = _size(shape[0], shape[1], block)
     raw = scales.view(np.uint8)
-    if raw.ndim == 2:
+    if raw.ndim == 2 and raw.shape == (shape[0], size[1]):
+        pass
+    elif raw.ndim == 2:
         whole = whole_rows(raw.shape)
         raw = raw.reshape(whole)
         if whole != size:

@@ -12,7 +12,7 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from xdsl.dialects.builtin import TensorType
-from xdsl.ir import Attribute, Block, BlockArgument, Operation, SSAValue
+from xdsl.ir import Attribute, Block, BlockArgument, Operation, OpResult, SSAValue
 
 from remora.dsl.lowering import (
     CustomOp,
@@ -117,11 +117,28 @@ _PIPELINED = (
 
 
 def loaded_by(value: SSAValue) -> Operation | None:
-    """The ``tt.load`` behind a value, through layout conversions."""
-    owner = value.owner
-    while isinstance(owner, Operation) and op_name(owner) == "ttg.convert_layout":
-        owner = owner.operands[0].owner
-    return owner if isinstance(owner, Operation) and op_name(owner) == "tt.load" else None
+    """A ``tt.load`` behind a value, through layout conversions and round loops."""
+    seen: set[SSAValue] = set()
+    work = [value]
+    while work:
+        current = work.pop()
+        if current in seen:
+            continue
+        seen.add(current)
+        if isinstance(current, BlockArgument):
+            loop, place = current.owner.parent_op(), current.index - 1
+        else:
+            assert isinstance(current, OpResult)
+            loop, place = current.op, current.index
+            if op_name(loop) == "tt.load":
+                return loop
+            if op_name(loop) == "ttg.convert_layout":
+                work.append(loop.operands[0])
+        if loop is not None and op_name(loop) == "scf.for" and place >= 0:
+            yielded = loop.regions[0].blocks[0].last_op
+            assert yielded is not None
+            work += [yielded.operands[place], loop.operands[place + 3]]
+    return None
 
 
 class Use(NamedTuple):
@@ -194,11 +211,11 @@ class Wish(NamedTuple):
         return self.use.op.name in ("tlx.async_descriptor_load", "tlx.async_descriptor_store")
 
     def is_swizzle_of(self, other: Wish) -> bool:
-        """Whether the layouts differ by nothing but the swizzle."""
+        """Whether the layouts differ by nothing but the swizzle, and what it pads."""
         mine, theirs = self.layout, other.layout
         if not isinstance(mine, NvmmaShared) or not isinstance(theirs, NvmmaShared):
             return False
-        return replace(mine, swizzling=theirs.swizzling) == theirs
+        return replace(mine, swizzling=theirs.swizzling, padded=theirs.padded) == theirs
 
 
 _REUSE = (
@@ -328,6 +345,10 @@ class TlxAnalysis:
                     work.extend((r, (*views, custom)) for r in custom.results)
                 else:
                     yield Use(custom, use.index, views)
+
+    def others(self, use: Use) -> list[Use]:
+        """All uses of the allocation that this one is of, itself among them."""
+        return next(uses for uses in self._uses.values() if use in uses)
 
     def memdesc_of(self, allocation: CustomOp) -> Attribute:
         """The type of an allocation."""
@@ -464,7 +485,12 @@ class TlxAnalysis:
     def _fit_slices(self, allocation: CustomOp) -> None:
         """Narrow a swizzle that slices would cut."""
         layout = self.layouts[allocation]
-        while isinstance(layout, NvmmaShared) and layout.swizzling > 32 and self._cuts(allocation):
+        while (
+            isinstance(layout, NvmmaShared)
+            and not layout.padded
+            and layout.swizzling > 32
+            and self._cuts(allocation)
+        ):
             layout = replace(layout, swizzling=layout.swizzling // 2)
             self.layouts[allocation] = layout
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from xdsl.dialects.builtin import TensorType
+from xdsl.dialects.builtin import TensorType, UnitAttr
 from xdsl.ir import Attribute, SSAValue
 
 from remora.dsl.lowering import CustomOp, Lowering
@@ -17,6 +17,7 @@ from remora.tlx.buffer_ops import (
     buffer_load_to_local,
     buffer_store,
 )
+from remora.tlx.lower.hints import uniform_pointer
 from remora.tlx.lower.hip import DIRECT, direct_bytes, is_direct, known_bytes
 from remora.tlx.lower.layouts import order_of, with_encoding
 from remora.tlx.lower.mfma import named
@@ -66,6 +67,29 @@ class _Place:
         return with_encoding(kind, self.layout)
 
 
+def _base(pointer: SSAValue, builder: Builder, lowering: Lowering, least: int = 1) -> SSAValue:
+    """A pointer that stock Triton's ``canonicalize_pointers`` does not see.
+
+    It splits those of tensors of less than 2 GiB (``tt.pointer_range``) into a base and an
+    offset, everything that they are used by included, and knows no buffer operations. A scalar
+    is the same in all lanes: LLVM drops the instruction that says so. least: bytes to which it
+    is aligned, for what the operation does.
+    """
+    return uniform_pointer(pointer, builder, lowering, least)
+
+
+def _fixed(value: SSAValue, kind: Attribute, builder: Builder) -> SSAValue:
+    """A value as ``kind``, from an operation that stays in its layout.
+
+    Stock ``remove_layout_conversions`` takes what is behind a conversion for computed anew in
+    the layout of its use, which may be narrower, but for operations that it knows. This one ends
+    its search.
+    """
+    ends = {"allow_reorder": UnitAttr(), "efficient_layout": UnitAttr()}
+    value = builder.value("tt.reshape", [value], value.type, ends)
+    return value if value.type == kind else builder.value("ttg.convert_layout", [value], kind)
+
+
 def _given(*values: SSAValue | None) -> list[SSAValue]:
     return [v for v in values if v is not None]
 
@@ -81,7 +105,8 @@ def lower_load(op: CustomOp, builder: Builder, lowering: Lowering) -> SSAValue:
     place = _Place(op, builder, op.operands[2])
     kind: Any = op.results[0].type
     value = builder.value(
-        "amdg.buffer_load", [op.operands[1], *_given(place.offsets, place.mask, place.other)],
+        "amdg.buffer_load",
+        [_base(op.operands[1], builder, lowering), *_given(place.offsets, place.mask, place.other)],
         place.of(kind),
         {
             "contiguity": i32(op.attributes["contiguity"]),
@@ -89,9 +114,7 @@ def lower_load(op: CustomOp, builder: Builder, lowering: Lowering) -> SSAValue:
         },
     )  # fmt: skip
     erase_load(op, load)
-    if value.type != kind:
-        value = builder.value("ttg.convert_layout", [value], kind)
-    return value
+    return _fixed(value, kind, builder)
 
 
 @buffer_store.lowering("hip")
@@ -101,7 +124,8 @@ def lower_store(op: CustomOp, builder: Builder, lowering: Lowering) -> None:
     _, base, offsets, value = op.operands
     place = _Place(op, builder, offsets)
     builder.op(
-        "amdg.buffer_store", [place.here(value), base, *_given(place.offsets, place.mask)], [],
+        "amdg.buffer_store",
+        [place.here(value), _base(base, builder, lowering), *_given(place.offsets, place.mask)], [],
         {
             "cache": i32(_CACHE[op.attributes["cache"]]),
             "contiguity": i32(op.attributes["contiguity"]),
@@ -130,7 +154,12 @@ def lower_add(op: CustomOp, builder: Builder, lowering: Lowering) -> SSAValue:
     place = _Place(op, builder, offsets)
     before = builder.value(
         "amdg.buffer_atomic_rmw",
-        [base, place.offsets, place.here(value), *_given(place.mask)], place.of(kind),
+        [
+            # Two elements of 16 bits are added at once, which are aligned.
+            _base(base, builder, lowering, 4), place.offsets, place.here(value),
+            *_given(place.mask),
+        ],
+        place.of(kind),
         {
             "atomic_rmw_op": i32(_ADD[op.attributes["kind"]]),
             "sem": i32(op.attributes["sem"]),
@@ -139,9 +168,7 @@ def lower_add(op: CustomOp, builder: Builder, lowering: Lowering) -> SSAValue:
         },
     )  # fmt: skip
     erase_load(op, load)
-    if before.type != kind:
-        before = builder.value("ttg.convert_layout", [before], kind)
-    return before
+    return _fixed(before, kind, builder)
 
 
 @buffer_load_to_local.lowering("hip")
@@ -170,7 +197,7 @@ def lower_copy(op: CustomOp, builder: Builder, lowering: Lowering) -> SSAValue:
     widest = max(op.attributes["contiguity"], 1)
     builder.op(
         "amdg.buffer_load_to_local",
-        [buffer, base, *_given(place.offsets, place.mask, place.other)],
+        [buffer, _base(base, builder, lowering), *_given(place.offsets, place.mask, place.other)],
         [attribute("!ttg.async.token")],
         {
             "contiguity": i32(min(widest, 16 // size)),

@@ -89,17 +89,24 @@ def anchored(value: SSAValue, register_class: str, builder: Builder) -> SSAValue
     )  # fmt: skip
 
 
+def uniform_pointer(
+    pointer: SSAValue, builder: Builder, lowering: Lowering, least: int = 1
+) -> SSAValue:
+    """A pointer in a scalar register; what is known of its alignment, and ``least``, is known."""
+    bits = builder.value("tt.ptr_to_int", [pointer], attribute("i64"))
+    bits = builder.value("rocdl.readfirstlane", [bits], bits.type)
+    divisor = max(lowering.analysis.alignment.of(pointer).divisibility[0], least)
+    known = {"tt.divisibility": i32(divisor)} if divisor > 1 else None
+    return builder.value("tt.int_to_ptr", [bits], pointer.type, known)
+
+
 @assume_uniform.lowering("hip")
 def lower_uniform(op: CustomOp, builder: Builder, lowering: Lowering) -> SSAValue:
     """``rocdl.readfirstlane``; of pointers and floats on their bits."""
     (value,) = op.operands
     kind: Any = value.type
     if str(kind).startswith("!tt.ptr"):
-        bits = builder.value("tt.ptr_to_int", [value], attribute("i64"))
-        bits = builder.value("rocdl.readfirstlane", [bits], bits.type)
-        divisor = lowering.analysis.alignment.of(value).divisibility[0]
-        known = {"tt.divisibility": i32(divisor)} if divisor > 1 else None
-        return builder.value("tt.int_to_ptr", [bits], kind, known)
+        return uniform_pointer(value, builder, lowering)
     width: int = kind.bitwidth
     integer = IntegerType(width)
     bits = value if kind == integer else builder.value("arith.bitcast", [value], integer)

@@ -25,13 +25,15 @@ SHARED = "#ttg.shared_memory"
 class NvmmaShared:
     """The shared layout that wgmma reads and TMA copies: rows swizzled in units of 16 bytes.
 
-    transposed: the last dimension but one is the contiguous one. rank: dimensions.
+    transposed: the last dimension but one is the contiguous one. rank: dimensions. padded: of
+    each 16 bytes 8 are used, by 16 elements of fp4, as Blackwell reads them beside fp8.
     """
 
     swizzling: int
     transposed: bool
     bits: int
     rank: int = 2
+    padded: bool = False
     memory: ClassVar[str] = SHARED
 
     @classmethod
@@ -82,6 +84,7 @@ class NvmmaShared:
         return (
             f"#ttg.nvmma_shared<{{swizzlingByteWidth = {self.swizzling}, "
             f"transposed = {str(self.transposed).lower()}, elementBitWidth = {self.bits}"
+            + (", fp4Padded = true" if self.padded else "")
             + (f", rank = {self.rank}" if self.rank != 2 else "")
             + "}>"
         )
@@ -194,7 +197,7 @@ def shared_layout(text: str) -> SharedLayout:
         transposed = "transposed = true" in text
         return NvmmaShared(
             numbers["swizzlingByteWidth"], transposed, numbers["elementBitWidth"],
-            numbers.get("rank", 2),
+            numbers.get("rank", 2), "fp4Padded = true" in text,
         )  # fmt: skip
     if text.startswith("#ttg.swizzled_shared"):
         order = tuple(map(int, re.findall(r"\d+", text.partition("order = ")[2])))
@@ -252,7 +255,8 @@ class MemDesc:
             return columns(laid, self.bits * self.layout.stride) * COLUMN_BYTES
         if isinstance(self.layout, TensorScales):
             return columns(self.shape, self.bits, scales=True) * COLUMN_BYTES
-        return math.prod(self.shape) * self.bits // 8
+        padded = isinstance(self.layout, NvmmaShared) and self.layout.padded
+        return math.prod(self.shape) * self.bits // 8 * (2 if padded else 1)
 
     @property
     def as_columns(self) -> MemDesc:

@@ -10,6 +10,7 @@ from xdsl.dialects.builtin import UnitAttr
 from xdsl.ir import SSAValue
 
 from remora.dsl.lowering import CustomOp, Lowering
+from remora.errors import WrongShape
 from remora.ir.build import Builder, attribute, i32
 from remora.tlx.buffers import local_view
 from remora.tlx.lower import pairs, shared
@@ -19,7 +20,7 @@ from remora.tlx.lower.layouts import Layout, MemDesc, NvmmaShared
 from remora.tlx.lower.shared import segments
 from remora.tlx.lower.tcgen05 import flags, ordered_scales
 from remora.tlx.lower.tensor_layouts import TensorMatrix, TensorScales
-from remora.tlx.scaled import FORMATS, tensor_dot_scaled
+from remora.tlx.scaled import FORMATS, is_mixed, tensor_dot_scaled
 from remora.tlx_plugin import BLACKWELL
 
 
@@ -35,10 +36,36 @@ def _wish(
     if use.operand == 0 and in_tensor_memory:
         return TensorMatrix.of(shape)
     if use.operand < 2:
-        # Of e2m1 K has to be contiguous.
-        packed = use.op.attributes["formats"][use.operand] == "e2m1"
-        return NvmmaShared.of(shape, bits, use.operand == 1 if packed else order == (0, 1))
-    return TensorScales() if in_tensor_memory else NvmmaShared(0, False, bits, len(shape))
+        # Of e2m1 K has to be contiguous; beside fp8 it takes as much memory.
+        formats = use.op.attributes["formats"]
+        if formats[use.operand] != "e2m1":
+            return NvmmaShared.of(shape, bits, order == (0, 1))
+        by_column = use.operand == 1
+        if is_mixed(formats):
+            return NvmmaShared(128, by_column, bits, padded=True)
+        return NvmmaShared.of(shape, bits, by_column)
+    if not in_tensor_memory:
+        return NvmmaShared(0, False, bits, len(shape))
+    if shape[0] < 128:
+        _check_filled(analysis, use)
+    return TensorScales()
+
+
+def _check_filled(analysis: TlxAnalysis, use: Use) -> None:
+    """Refuse scales of fewer rows than 128 that a product reads otherwise than they are filled.
+
+    A store has these rows in fewer columns; a copy brings the bytes of 128 rows.
+    """
+    exact = use.op.attributes["exact"][use.operand - 3]
+    wrong = "tlx.tmem_copy" if exact else "tlx.local_store"
+    for other in analysis.others(use):
+        if other.op.name == wrong and other.operand == 1:
+            size = "(rows, blocks)" if exact else "(128, blocks), with as many bytes,"
+            raise WrongShape(
+                f"{wrong} fills scales of fewer rows than 128, which the product reads as {size}",
+                where=f"{other.op.where} and {use.op.where}",
+                hint="store scales of (rows, blocks); copy what has the bytes of (128, blocks)",
+            )
 
 
 @tensor_dot_scaled.lowering(*BLACKWELL)
@@ -157,7 +184,8 @@ def _scales(
     """
     kind: MemDesc = lowering.analysis.described(value)
     count = math.prod(kind.shape)
-    rows = max(rows, 128)
+    exact = op.attributes["exact"][0 if value is op.operands[3] else 1]
+    rows = rows if exact else max(rows, 128)
     element = attribute("f8E4M3FN" if op.attributes["block"] == 16 else "i8")
     if not kind.in_tensor_memory:
         kind = MemDesc((rows, count // rows), kind.element, TensorScales())

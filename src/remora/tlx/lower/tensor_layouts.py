@@ -62,10 +62,12 @@ TensorLayout = TensorMatrix | TensorScales
 def scales_order(shape: tuple[int, ...]) -> tuple[tuple[int, int], ...]:
     """Where the bits of a byte's place lead, of scales (rows, blocks) in the matrix unit's order.
 
-    128 rows by 4 blocks at a time, along the blocks first; in those 32 rows by 4 by 4.
+    128 rows, or all of fewer, by 4 blocks at a time, along the blocks first; in those 32 rows by 4
+    by 4.
     """
     rows, blocks = shape
-    within = [(0, 1), (0, 2), (32, 0), (64, 0), (1, 0), (2, 0), (4, 0), (8, 0), (16, 0)]
+    within = [(0, 1), (0, 2)]
+    within += [(row, 0) for row in (32, 64, 1, 2, 4, 8, 16) if row < rows]
     along = [(0, 4 << bit) for bit in range((blocks // 4).bit_length() - 1)]
     further = [(128 << bit, 0) for bit in range((rows // 128).bit_length() - 1)]
     return (*within, *along, *further)
@@ -135,8 +137,9 @@ def registers_of(shape: tuple[int, ...], bits: int, num_warps: int) -> str:
 def scale_registers_of(shape: tuple[int, ...], num_warps: int) -> str:
     """The layout of a tensor of scales that goes to tensor memory: every warp holds all of it."""
     order = [list(step) for step in scales_order(shape)]
-    lanes = order[4:9]
+    first = order.index([1, 0])
+    lanes, others = order[first : first + 5], order[:first] + order[first + 5 :]
     return (
-        f"#ttg.linear<{{register = {order[:4] + order[9:]}, lane = {lanes}, "
+        f"#ttg.linear<{{register = {others}, lane = {lanes}, "
         f"warp = {[[0, 0]] * (num_warps.bit_length() - 1)}, block = []}}>"
     )

@@ -61,8 +61,19 @@ def lower_slice(op: CustomOp, builder: Builder, lowering: Lowering) -> SSAValue:
     kind: MemDesc = lowering.analysis.described(op.results[0])
     if not kind.in_tensor_memory:
         return views.lower_slice(op, builder, lowering)
+    if isinstance(kind.layout, TensorScales):
+        return _scales_part(builder, op, lowering.analysis.source_of(op), kind)
     _check_rows(op, kind)
     return _part(builder, op.operands[0], op.attributes["offset"][1], kind)
+
+
+def _scales_part(builder: Builder, op: CustomOp, source: MemDesc, kind: MemDesc) -> SSAValue:
+    """Four scales of each row are next to each other: the part is one of as many as there are."""
+    several = replace(kind.as_columns, num=source.shape[1] // kind.shape[1])
+    matrices = builder.value("ttg.memdesc_reinterpret", op.operands, several.type)
+    number = builder.constant(op.attributes["offset"][1] // kind.shape[1])
+    one = builder.value("ttg.memdesc_index", [matrices, number], kind.as_columns.type)
+    return builder.value("ttg.memdesc_reinterpret", [one], kind.type)
 
 
 @local_reinterpret.lowering(*BLACKWELL)
@@ -179,11 +190,11 @@ def _held(op: CustomOp, kind: Any, lowering: Lowering, matrix: SSAValue) -> Any:
     warps = lowering.num_warps_at(op.op)
     if isinstance(lowering.analysis.described(matrix).layout, TensorScales):
         rows = kind.get_shape()[0]
-        if rows % 128:
+        if rows % 64:
             raise WrongShape(
                 f"{op.name}: scales of {rows} rows are not in the order of a tensor",
                 where=op.where,
-                hint="use 128 rows, or tlx.tmem_copy from shared memory",
+                hint="use 64 or 128 rows, or tlx.tmem_copy from shared memory",
             )
         return with_encoding(kind, scale_registers_of(kind.get_shape(), warps))
     return with_encoding(kind, registers_of(kind.get_shape(), kind.element_type.bitwidth, warps))

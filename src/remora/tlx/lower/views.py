@@ -68,6 +68,8 @@ def _permuted_back(op: CustomOp, source: MemDesc, layout: SharedLayout) -> Share
 
 
 def _sliced(op: CustomOp, source: MemDesc) -> MemDesc:
+    if isinstance(source.layout, TensorScales):  # read anew, as of its own
+        return replace(source, shape=op.attributes["shape"])
     return replace(source, shape=op.attributes["shape"], allocated=source.whole)
 
 
@@ -113,6 +115,8 @@ def relaid(layout: SharedLayout, at: MemDesc, to: MemDesc) -> SharedLayout | Non
     """The layout with which ``to`` has its rows' bytes where ``at`` has them with ``layout``."""
     if at.shape == to.shape and at.bits == to.bits:
         return layout
+    if isinstance(layout, NvmmaShared) and layout.padded:
+        return None
     row_major = tuple(range(len(at.shape) - 1, -1, -1))
     if layout.order != row_major:
         return None
