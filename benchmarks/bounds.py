@@ -125,7 +125,7 @@ def ours() -> dict[str, Any]:
          "split_tiles": "i32", "STAGES": 4, "SUBTILES": 2, "A_BATCHED": False,
          "B_BATCHED": False, "C_DESCRIBED": True, "ACC": tl.float32, "PINGPONG": False,
          "CLUSTER_M": 1, "CLUSTER_N": 1, "STREAM_K": False, "LATE": False,
-         "KEEP": ""},
+         "KEEP": "", "TURN": False},
     )  # fmt: skip
     for pair in (False, True):
         with remora.use(tlx.in_clusters((1 + pair, 1, 1))):

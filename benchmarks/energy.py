@@ -43,6 +43,8 @@ class Meter:
     def events(self, launch: Callable[[], Any], ms: float) -> dict[str, float]:
         """What a launch takes, of launches back to back for some milliseconds.
 
+        The first quarter is left out: the clock is on its way to what the power allows.
+
         Returns:
             ms: the median, by CUDA events between launches; low_ms and high_ms: a fifth are
             below and above. Where it is counted: joules of a launch, watts, clock_mhz and
@@ -74,7 +76,8 @@ class Meter:
             found["joules"] = (self.joules() - before) / (len(marks) - 1)
         done.set()
         watcher.join()
-        each = sorted(a.elapsed_time(b) for a, b in pairwise(marks))
+        each = [a.elapsed_time(b) for a, b in pairwise(marks)]
+        each = sorted(each[len(each) // 4 :])
         fifth = len(each) // 5
         found |= {
             "ms": statistics.median(each), "low_ms": each[fifth], "high_ms": each[-1 - fifth]

@@ -6,9 +6,12 @@
 
 Every contestant is a process of its own (the C++ plugin needs its own release of Triton), and
 they are measured in turn, round after round, so that a drift of the clocks meets all alike.
-A measurement is launches back to back, an event between each two: median, and the fifth on
-either side. Random normal operands, the result's memory poisoned before it is checked. Ratios
-are speeds, of the medians over the rounds.
+A measurement is launches back to back, an event between each two; the first quarter, in which
+the clock settles, is left out: median, and the fifth on either side. Products of less than
+2e11 operations are timed by graphs of 20 launches, so that the GPU is what is timed. Random
+normal operands, the result's memory poisoned before it is checked. Ratios are speeds, of the
+medians over the rounds. A contestant that fails, ends or hangs has a row that says so, and begins
+anew with the next product.
 
 Contestants:
   cublas    torch.matmul, torch.bmm, torch._scaled_mm, torch._int_mm, torch._addmm_activation
@@ -17,7 +20,8 @@ Contestants:
   tuned     the same with config="auto", which measures its candidates first
   stock     the product in plain Triton, with pointers
   peer      triton-utlx's persistent warp-specialised tutorial through its C++ plugin, tuned by
-            its own autotuner; with --peer-python
+            its own autotuner; with --peer-python. Its wrapper fills the result with zeros, which
+            the kernel overwrites: that is left out
 """
 
 from __future__ import annotations
@@ -26,6 +30,7 @@ import argparse
 import gc
 import json
 import os
+import selectors
 import statistics
 import subprocess
 import sys
@@ -237,7 +242,17 @@ def peer(case: Case, given: dict[str, Any]) -> Callable[[], Any] | None:
     folder = Path(str(spec.origin)).parent.parent / "tlx" / "tutorials"
     name = TUTORIAL.replace("-", "_")
     module = sys.modules.get(name) or tutorials.load(folder, TUTORIAL)
+    module.torch = Unfilled()
     return lambda: getattr(module, ENTRY)(given["a"], given["b"])
+
+
+class Unfilled:
+    """PyTorch, whose ``zeros`` are not filled."""
+
+    def __getattr__(self, name: str) -> Any:
+        import torch
+
+        return getattr(torch, "empty" if name == "zeros" else name)
 
 
 def chosen(name: str, case: Case, given: dict[str, Any], result: Any) -> Any:
@@ -276,10 +291,26 @@ def check(name: str, case: Case) -> dict[str, Any]:
     return answer
 
 
-def measure(name: str, case: Case, ms: float, meter: Meter) -> dict[str, Any]:
+def measure(case: Case, run: Callable[[], Any], ms: float, meter: Meter) -> dict[str, Any]:
     """Milliseconds of launches back to back, and what the driver counts meanwhile."""
-    run = globals()[name](case, operands(case))
-    return meter.events(run, ms)
+    if case.flops > 2e11:
+        return meter.events(run, ms)
+    together = 20
+    found = meter.events(graph(run, together), ms)
+    return {k: v / together if k.endswith("ms") or k == "joules" else v for k, v in found.items()}
+
+
+def graph(run: Callable[[], Any], times: int) -> Callable[[], None]:
+    """So many launches in a graph; what it returns replays it."""
+    import torch
+
+    run()
+    torch.cuda.synchronize()
+    made = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(made):
+        for _ in range(times):
+            run()
+    return made.replay
 
 
 def child(name: str) -> None:
@@ -299,12 +330,21 @@ def child(name: str) -> None:
                 if request["do"] == "check":
                     answer = check(name, case)
                 else:
-                    answer = measure(name, case, request["ms"], meter)
+                    run = globals()[name](case, operands(case))
+                    answer = measure(case, run, request["ms"], meter)
+                    del run
         except Exception as error:
             answer = {"error": f"{type(error).__name__}: {error}"[:400]}
         print("@" + json.dumps(answer), flush=True)
+        if _ends(answer):
+            return
         gc.collect()
         torch.cuda.empty_cache()
+
+
+def _ends(answer: dict[str, Any]) -> bool:
+    """Whether a process ends with an answer: after an error of CUDA's all that follows fails."""
+    return "CUDA" in answer.get("error", "")
 
 
 def versions() -> dict[str, Any]:
@@ -323,36 +363,70 @@ def versions() -> dict[str, Any]:
 # --- all of them ----------------------------------------------------------------------------------
 
 
+#: Seconds after which a process that does not answer is ended.
+PATIENCE = 120.0
+
+
 class Contestant:
-    """A child process that measures."""
+    """A child process that measures; a new one where the last one has ended."""
 
     def __init__(self, name: str, python: str, cache: str, kept: str) -> None:
         """cache: of compiled kernels; kept: of measurements."""
         self.name = name
-        environment = {
+        self.environment = {
             **os.environ, "TRITON_CACHE_DIR": f"{cache}/{name}", "XDG_CACHE_HOME": kept
         }  # fmt: skip
         if name == "peer":
-            environment.pop("PYTHONPATH", None)
+            self.environment.pop("PYTHONPATH", None)
+        self.command = [python, "-W", "ignore", __file__, "--child", name]
+        self.begin()
+
+    def begin(self) -> None:
+        """Start the process."""
         self.process = subprocess.Popen(
-            [python, "-W", "ignore", __file__, "--child", name],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment,
+            self.command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=self.environment,
+            bufsize=0,
         )  # fmt: skip
+        self.read = b""
 
     def ask(self, **request: Any) -> dict[str, Any]:
-        """Send a request and read its answer; an error where the process has ended."""
+        """Send a request and read its answer; an error where the process ended or hangs."""
+        if self.process.poll() is not None:
+            self.begin()
         assert self.process.stdin is not None
-        assert self.process.stdout is not None
         try:
-            self.process.stdin.write(json.dumps(request) + "\n")
-            self.process.stdin.flush()
+            self.process.stdin.write(json.dumps(request).encode() + b"\n")
+            while not (line := self._line()).startswith(b"@"):
+                if not line:
+                    return {"error": f"the process ended with {self.process.wait()}"}
         except BrokenPipeError:
             return {"error": f"the process ended with {self.process.wait()}"}
-        for line in self.process.stdout:
-            if line.startswith("@"):
-                answer: dict[str, Any] = json.loads(line[1:])
-                return answer
-        return {"error": f"the process ended with {self.process.wait()}"}
+        except TimeoutError:
+            self.process.kill()
+            self.process.wait()
+            return {"error": f"no answer in {PATIENCE:.0f} s"}
+        answer: dict[str, Any] = json.loads(line[1:])
+        if _ends(answer):
+            self.process.wait()
+        return answer
+
+    def _line(self) -> bytes:
+        """What the process writes next, up to a line's end; nothing where it has ended.
+
+        Raises:
+            TimeoutError: it writes nothing.
+        """
+        assert self.process.stdout is not None
+        with selectors.DefaultSelector() as selector:
+            selector.register(self.process.stdout, selectors.EVENT_READ)
+            while b"\n" not in self.read:
+                if not selector.select(PATIENCE):
+                    raise TimeoutError
+                if not (more := self.process.stdout.read(1 << 16)):
+                    return b""
+                self.read += more
+        line, _, self.read = self.read.partition(b"\n")
+        return line + b"\n"
 
     def end(self) -> None:
         """Let the process end."""
@@ -372,8 +446,11 @@ def compile_all(pythons: dict[str, str], cases: list[Case], cache: str, processe
             contestant.end()
 
     started = time.perf_counter()
+    pairs = [(name, case) for case in cases for name in pythons if name != "cublas"]
+    # What takes longest first.
+    pairs.sort(key=lambda pair: ("tuned", "peer", "compiled", "remora", "stock").index(pair[0]))
     with ThreadPoolExecutor(processes) as pool:
-        list(pool.map(run, [(name, case) for case in cases for name in pythons]))
+        list(pool.map(run, pairs))
     print(f"compiled in {time.perf_counter() - started:.0f} s", flush=True)
 
 
@@ -442,7 +519,13 @@ def goals(rows: list[dict[str, Any]]) -> list[str]:
         case = Case(**values | {"orders": tuple(values["orders"])})
         best = max(ours, default=0.0)
         verdict = "reached" if best >= case.goal else "short of"
-        found.append(f"{case}: {best:.3f} of cuBLAS, {verdict} {case.goal}")
+        peers = [
+            r["ratio_to_peer"] for r in rows
+            if r["case"] == values and r["contestant"] in ("remora", "tuned")
+            and "ratio_to_peer" in r
+        ]  # fmt: skip
+        beside = f", {max(peers):.3f} of the peer" if peers else ""
+        found.append(f"{case}: {best:.3f} of cuBLAS, {verdict} {case.goal}{beside}")
     return found
 
 
@@ -457,6 +540,7 @@ def main() -> None:
     parser.add_argument(
         "--processes", type=int, default=0, help="compile everything first, in so many"
     )
+    parser.add_argument("--seconds", type=float, help="after so many no new product begins")
     parser.add_argument("--cache", help="a folder for compiled kernels, kept between runs")
     parser.add_argument("--replot", action="store_true", help="only draw, from the .json")
     parser.add_argument("--child", help=argparse.SUPPRESS)
@@ -468,28 +552,32 @@ def main() -> None:
     if arguments.replot:
         plot(json.loads(out.with_suffix(".json").read_text()), out)
         return
+    started = time.perf_counter()
+    cases = [(suite, case) for suite in arguments.suites for case in SUITES[suite]]
     with tempfile.TemporaryDirectory() as folder:
         pythons = {n: sys.executable for n in arguments.contestants if n != "peer"}
         if "peer" in arguments.contestants and arguments.peer_python:
             pythons["peer"] = arguments.peer_python
         cache = arguments.cache or folder
-        if arguments.processes:
-            cases = [case for suite in arguments.suites for case in SUITES[suite]]
-            compile_all(pythons, cases, cache, arguments.processes)
+        # They import while others compile.
         contestants = [
             Contestant(name, python, cache, f"{folder}/kept") for name, python in pythons.items()
         ]
+        if arguments.processes:
+            compile_all(pythons, [case for _, case in cases], cache, arguments.processes)
         result = machine.record() | {
             "versions": {c.name: c.ask(do="versions") for c in contestants}, "rows": [],
         }  # fmt: skip
-        for suite in arguments.suites:
-            for case in SUITES[suite]:
-                rows = compare(suite, case, contestants, arguments.rounds, arguments.ms)
-                print(case, *map(line, rows), sep="\n", flush=True)
-                result["rows"] += rows
-                out.parent.mkdir(parents=True, exist_ok=True)
-                # After each case, so that a time limit loses no more than one.
-                out.with_suffix(".json").write_text(json.dumps(result, indent=1) + "\n")
+        for suite, case in cases:
+            if arguments.seconds and time.perf_counter() - started > arguments.seconds:
+                print(f"{case}: left out, {arguments.seconds:.0f} s are over", flush=True)
+                continue
+            rows = compare(suite, case, contestants, arguments.rounds, arguments.ms)
+            print(case, *map(line, rows), sep="\n", flush=True)
+            result["rows"] += rows
+            out.parent.mkdir(parents=True, exist_ok=True)
+            # After each case, so that a time limit loses no more than one.
+            out.with_suffix(".json").write_text(json.dumps(result, indent=1) + "\n")
         for contestant in contestants:
             contestant.end()
     print(*goals(result["rows"]), sep="\n")

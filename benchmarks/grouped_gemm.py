@@ -197,11 +197,15 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--ms", type=int, default=100, help="of each measurement")
     arguments = parser.parse_args()
-    cases = [measure(k, d, arguments) for k in arguments.kinds for d in arguments.divisions]
     sizes = {"experts": arguments.experts, "tokens": arguments.tokens, "width": arguments.width}
-    result = machine.record() | sizes | {"dtype": "bfloat16", "cases": cases}
+    result = machine.record() | sizes | {"dtype": "bfloat16", "cases": []}
     arguments.out.parent.mkdir(parents=True, exist_ok=True)
-    arguments.out.with_suffix(".json").write_text(json.dumps(result, indent=1) + "\n")
+    for kind in arguments.kinds:
+        for division in arguments.divisions:
+            result["cases"].append(measure(kind, division, arguments))
+            # After each case, so that a time limit loses no more than one.
+            text = json.dumps(result, indent=1) + "\n"
+            arguments.out.with_suffix(".json").write_text(text)
     plot(result, arguments.out)
 
 

@@ -1,6 +1,7 @@
 """How far the products are from what bounds them, and where the rest of the time goes.
 
     python -m benchmarks.roofline measure --out benchmarks/results/NAME.json     # on the GPU
+    python -m benchmarks.roofline measure --suites announced --out ...
     python -m benchmarks.roofline page GEMM.json NAME.json --out benchmarks/results/PAGE
 
 measure finds the ceilings (a copy; products of zeros, which take so little power that the clock
@@ -19,6 +20,7 @@ import shutil
 import statistics
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -26,6 +28,7 @@ from typing import Any
 
 import gemm
 import machine
+import triton
 from energy import Meter
 from gemm import Case
 
@@ -33,25 +36,33 @@ from gemm import Case
 #: 989.4 TFLOP/s of dense fp16 by 132 multiprocessors at 1830 MHz).
 PER_CYCLE = {"float16": 4096, "bfloat16": 4096, "float8_e4m3fn": 8192, "int8": 8192,
              "float32": 2048}  # fmt: skip
-CASES = [*gemm.SUITES["announced"], *gemm.SUITES["dtypes"]]
+SUITES = ("announced", "dtypes")
 #: What ncu collects, and what of it goes onto the page.
 SECTIONS = (
     "SpeedOfLight", "ComputeWorkloadAnalysis", "MemoryWorkloadAnalysis", "WarpStateStats",
     "LaunchStats",
 )  # fmt: skip
+#: Label, ncu's name, and how many of its base unit make the label's.
 COUNTERS = {
-    "ms": "gpu__time_duration.sum",
-    "matrix units busy %": "sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_active",
-    "L2 hits %": "lts__t_sector_hit_rate.pct",
-    "memory busy %": "gpu__dram_throughput.avg.pct_of_peak_sustained_elapsed",
+    "ms": ("gpu__time_duration.sum", 1e6),
+    "matrix units busy %": ("sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_active", 1),
+    "L2 hits %": ("lts__t_sector_hit_rate.pct", 1),
+    "GB out of L2": ("lts__t_sectors_op_read.sum", 1e9 / 32),
+    "GB from memory": ("dram__bytes_read.sum", 1e9),
+    "GB to memory": ("dram__bytes_write.sum", 1e9),
+    "memory busy %": ("gpu__dram_throughput.avg.pct_of_peak_sustained_elapsed", 1),
 }
 STALL = "smsp__average_warps_issue_stalled_"
+
+
+def cases_of(suites: Sequence[str]) -> list[Case]:
+    return [case for suite in suites for case in gemm.SUITES[suite]]
 
 
 # --- on the GPU -----------------------------------------------------------------------------------
 
 
-def ceilings(meter: Meter) -> dict[str, Any]:
+def ceilings(meter: Meter, cases: list[Case]) -> dict[str, Any]:
     """Bytes a second of a copy, read and written; products of zeros."""
     import torch
 
@@ -62,25 +73,33 @@ def ceilings(meter: Meter) -> dict[str, Any]:
     found: dict[str, Any] = {"copy": 8 * (1 << 30) / copied["ms"] * 1e3, "zeros": {}}
     properties = torch.cuda.get_device_properties(0)
     found["units"] = properties.multi_processor_count
-    for case in gemm.SUITES["dtypes"]:
-        if case.fused:
-            continue
+    for dtype, orders in {case.dtype: case.orders for case in cases}.items():
+        case = Case(*gemm.CUBE, dtype, orders=orders)
         given = {k: torch.zeros_like(v) for k, v in gemm.operands(case).items()}
         sample = meter.events(gemm.cublas(case, given), 100)
         found["zeros"][case.dtype] = sample | {"tflops": case.flops / sample["ms"] * 1e-9}
     return found
 
 
-def halves(meter: Meter) -> list[dict[str, Any]]:
-    """Each product with all of its K and with half of it, in turn."""
+def halves(meter: Meter, cases: list[Case]) -> list[dict[str, Any]]:
+    """Each product with all of its K and with half of it, in turn, in one configuration."""
+    from remora.kernels import tuning
+
     found = []
-    for case in CASES:
+    for case in cases:
         half = replace(case, k=case.k // 2)
-        for name in ("remora", "cublas"):
-            runs = [getattr(gemm, name)(c, gemm.operands(c)) for c in (case, half)]
-            if None in runs:
-                continue
-            samples = [[meter.events(run, 60) for run in runs] for _ in range(3)]
+        for name in ("cublas", "remora"):
+            given, shorter = gemm.operands(case), gemm.operands(half)
+            if name == "remora":
+                gemm.remora(case, given)()
+                config = list(tuning.chosen.values())[-1]
+                runs = [gemm.remora(case, given, config), gemm.remora(half, shorter, config)]
+            else:
+                runs = [gemm.cublas(case, given), gemm.cublas(half, shorter)]
+            samples = [
+                [gemm.measure(c, run, 60, meter) for c, run in zip((case, half), runs, strict=True)]
+                for _ in range(3)
+            ]
             found.append({
                 "case": vars(case), "contestant": name,
                 "whole": [s[0] for s in samples], "half": [s[1] for s in samples],
@@ -88,23 +107,34 @@ def halves(meter: Meter) -> list[dict[str, Any]]:
     return found
 
 
-def counted() -> list[dict[str, Any]] | str:
+def counted(
+    suites: Sequence[str], sections: Sequence[str], seconds: float
+) -> list[dict[str, Any]] | str:
     """ncu's counters for each product, or why there are none."""
     if shutil.which("ncu") is None:
         return "ncu is not installed"
-    sections = [word for s in SECTIONS for word in ("--section", s)]
+    words = [word for section in sections for word in ("--section", section)]
+    known = subprocess.run(
+        ["ncu", "--query-metrics", "--chip", "gh100"], capture_output=True, text=True
+    ).stdout.split()
+    more = [name for name, _ in COUNTERS.values() if name.partition(".")[0] in known]
     command = [
-        "ncu", "--clock-control", "none", "--profile-from-start", "off", *sections,
-        "--csv", "--page", "raw", sys.executable, __file__, "profiled",
+        "ncu", "--clock-control", "none", "--profile-from-start", "off", *words,
+        *(["--metrics", ",".join(more)] if more else []),
+        "--csv", "--page", "raw", "--print-units", "base",
+        sys.executable, __file__, "profiled", "--suites", *suites,
     ]  # fmt: skip
-    done = subprocess.run(command, capture_output=True, text=True)
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=seconds)
+    except subprocess.TimeoutExpired:
+        return f"ncu took more than {seconds:.0f} s"
     start = done.stdout.find('"ID"')
     if start < 0:
         return f"ncu: {(done.stdout + done.stderr)[-300:]}"
     rows = list(csv.DictReader(io.StringIO(done.stdout[start:])))[1:]  # the first: units
-    found, parts = [], iter(profiled_order())
+    found, parts = [], iter(profiled_order(suites))
     for row in rows:
-        if "linspace" in row["Kernel Name"]:
+        if product_begins.__name__ in row["Kernel Name"]:
             case, name = next(parts)
             found.append({"case": vars(case), "contestant": name, "kernels": []})
         elif found:
@@ -112,35 +142,38 @@ def counted() -> list[dict[str, Any]] | str:
     return found
 
 
-def profiled_order() -> list[tuple[Case, str]]:
-    return [(case, name) for case in CASES for name in ("remora", "cublas")]
+def profiled_order(suites: Sequence[str]) -> list[tuple[Case, str]]:
+    return [(case, name) for case in cases_of(suites) for name in ("remora", "cublas")]
 
 
-def profiled() -> None:
+@triton.jit
+def product_begins():
+    """Marks where a product begins in what ncu counts."""
+
+
+def profiled(suites: Sequence[str]) -> None:
     """What ncu runs: each product once, after a kernel that marks where it begins."""
     import torch
 
-    for case, name in profiled_order():
+    for case, name in profiled_order(suites):
         run = getattr(gemm, name)(case, gemm.operands(case))
-        if run is not None:
-            run()
+        run()
         torch.cuda.synchronize()
         torch.cuda.cudart().cudaProfilerStart()
-        torch.linspace(0, 1, 16, device="cuda")
-        if run is not None:
-            run()
+        product_begins[(1,)]()
+        run()
         torch.cuda.synchronize()
         torch.cuda.cudart().cudaProfilerStop()
 
 
-def measure(out: Path) -> None:
-    meter = Meter()
+def measure(out: Path, suites: Sequence[str], sections: Sequence[str], seconds: float) -> None:
+    meter, cases = Meter(), cases_of(suites)
     limits = {"power_w": meter.power_limit(), "clock_mhz": meter.highest_clock()}
-    result = machine.record() | {"limits": limits, "ceilings": ceilings(meter)}
-    result["halves"] = halves(meter)
+    result = machine.record() | {"limits": limits, "ceilings": ceilings(meter, cases)}
+    result["halves"] = halves(meter, cases)
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(json.dumps(result, indent=1) + "\n")
-    result["counters"] = counted()
+    result["counters"] = counted(suites, sections, seconds)
     out.write_text(json.dumps(result, indent=1) + "\n")
 
 
@@ -199,7 +232,11 @@ def counters_of(row: dict[str, Any], found: dict[str, Any]) -> dict[str, float]:
                 key.removeprefix(STALL).partition("_per_")[0]: value
                 for key, value in longest.items() if key.startswith(STALL)
             }  # fmt: skip
-            return {label: longest[key] for label, key in COUNTERS.items() if key in longest} | {
+            values = {
+                label: longest[key] / unit
+                for label, (key, unit) in COUNTERS.items() if key in longest
+            }  # fmt: skip
+            return values | {
                 f"stalled: {name.replace('_', ' ')}": value
                 for name, value in sorted(stalls.items(), key=lambda pair: -pair[1])[:3]
             }
@@ -310,12 +347,15 @@ def main() -> None:
     parser.add_argument("what", choices=("measure", "page", "profiled"))
     parser.add_argument("files", nargs="*", type=Path, help="page: of gemm, and of measure")
     parser.add_argument("--out", type=Path, default=Path("roofline"))
+    parser.add_argument("--suites", nargs="*", default=SUITES, choices=SUITES)
+    parser.add_argument("--sections", nargs="*", default=SECTIONS, help="of ncu's, beside COUNTERS")
+    parser.add_argument("--seconds", type=float, default=120, help="the most that ncu may take")
     arguments = parser.parse_args()
     if arguments.what == "profiled":
-        profiled()
+        profiled(arguments.suites)
         return
     if arguments.what == "measure":
-        measure(arguments.out)
+        measure(arguments.out, arguments.suites, arguments.sections, arguments.seconds)
         return
     products, found = (json.loads(file.read_text()) for file in arguments.files)
     found["files"] = [f"`{file.name}`" for file in arguments.files]

@@ -60,6 +60,8 @@ def configs() -> dict[str, Any]:
         "late": replace(cooperative, subtiles=4, late_store=True, cluster=(2, 1)),
         "late, stream_k": replace(small, late_store=True, stream_k=True, keep="b"),
         "late, pingpong": replace(pingpong, late_store=True, keep="a"),
+        "turn": replace(cooperative, cluster=(2, 2), programs=4, turn=True),
+        "turn, stream_k": replace(small, stream_k=True, programs=5, turn=True),
     }
 
 

@@ -63,3 +63,14 @@ def test_shares_that_are_too_small() -> None:
 def test_configurations_that_contradict(given: dict[str, Any], text: str) -> None:
     with pytest.raises(KernelArgumentError, match=text):
         replace(COOPERATIVE, **given)
+
+
+def test_programs_have_as_many_tiles() -> None:
+    from remora.kernels.launches import _even
+
+    # Clusters of two on 132 multiprocessors: 16 rounds, 32 rounds, 55 rounds; one round.
+    assert [_even(tiles, 66) for tiles in (1024, 2048, 3584, 52)] == [64, 64, 66, 52]
+    assert _even(67, 66) == 66  # 34 would do, and leave half of the multiprocessors idle
+    for tiles in range(1, 3000, 7):
+        clusters = _even(tiles, 132)
+        assert -(-tiles // clusters) == -(-tiles // min(tiles, 132))

@@ -59,7 +59,7 @@ def product(config: Config, dtype: str = "fp16", *, columns: str = "", out: str 
             A_BY_COLUMN="a" in columns, B_BY_COLUMN="b" in columns, A_BATCHED="a" in batched,
             B_BATCHED="b" in batched, C_DESCRIBED=described,
             PINGPONG=config.schedule == "pingpong", CLUSTER_M=cluster_m, CLUSTER_N=cluster_n,
-            STREAM_K=config.stream_k, LATE=config.late_store, KEEP=config.keep,
+            STREAM_K=config.stream_k, LATE=config.late_store, KEEP=config.keep, TURN=config.turn,
             **{**arguments, **given},
         )  # fmt: skip
 
@@ -161,3 +161,9 @@ def test_integers_that_are_cut_along_k() -> None:
     config = replace(COOPERATIVE, block_n=128, block_k=128, stream_k=True)
     ptx = product(config, "i8", columns="b", out="i32").asm["ptx"]
     assert len(re.findall(r"ld\.global\.v2\.b32 \{%a, %b\}.*add\.s32", ptx)) == 2 * 32
+
+
+def test_turns() -> None:
+    """Every other tile goes through K from the end."""
+    ptx = product(replace(COOPERATIVE, turn=True)).asm["ptx"]
+    assert instructions(ptx, r"selp\.b32\s+\S+, -?64, -?64")

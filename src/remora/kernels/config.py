@@ -22,6 +22,9 @@ class Config:
     0: as the device has multiprocessors. late_store: a tile is stored during the first
     products of the next one, where the copy engine stores it. ``"blackwell"``: tasks with
     sums in tensor memory; a cluster of (2, 1) is two CTAs that share their tiles.
+    keep: "a" or "b": that operand is to leave the second-level cache last, the other one first.
+    turn: every other tile of a program is multiplied from the end of K, of which what it has
+    in common with the tile before is still in that cache.
     """
 
     block_m: int
@@ -37,6 +40,7 @@ class Config:
     programs: int = 0
     late_store: bool = False
     keep: str = ""
+    turn: bool = False
 
     def __post_init__(self) -> None:
         problem = None
@@ -50,9 +54,12 @@ class Config:
         elif any(n not in (1, 2, 4, 8) for n in self.cluster) or math.prod(self.cluster) > 8:
             problem = f"cluster is {self.cluster}: powers of two with a product of at most 8"
         elif self.schedule == "pipelined" and (
-            self.cluster != (1, 1) or self.stream_k or self.late_store or self.keep
-        ):
-            problem = "clusters, stream_k, late_store and keep need warps with tasks of their own"
+            self.cluster != (1, 1)
+            or self.stream_k or self.late_store or self.keep or self.turn
+        ):  # fmt: skip
+            problem = (
+                "clusters, stream_k, late_store, keep and turn need warps with tasks of their own"
+            )
         elif self.schedule == "pingpong" and self.stream_k:
             problem = "stream_k needs consumers that share a tile"
         elif self.keep not in ("", "a", "b"):

@@ -165,11 +165,11 @@ def count(problem: Problem, config: Config, gpu: Gpu = H200) -> Counts:
         givers = max(1, math.ceil(programs / tiles) - 1)
         after += (1 + givers) * (c.block_m * c.block_n * 4 / gpu.partial + 1000)
     after += 2000 * (high * wide - 1)  # programs of a cluster wait for each other
-    if c.schedule != "pingpong" and not c.stream_k and resident == 1:
+    hidden = c.schedule == "pingpong" or c.stream_k or c.late_store
+    if not hidden and resident == 1:
         # All programs store at a time, and nothing multiplies meanwhile; programs of a cluster
-        # also wait for the other's store. A late store leaves a part of that.
-        exposed = (3 if high * wide > 1 else 1) * (0.3 if c.late_store else 1)
-        after += (math.ceil(rounds) - 1) * store * exposed
+        # also wait for the other's store.
+        after += (math.ceil(rounds) - 1) * store * (3 if high * wide > 1 else 1)
     written = p.batch * p.m * p.n * p.out_size
     from_l2 = tiles * steps * (c.block_m / wide + c.block_n / high) * c.block_k * p.size
     return Counts(
@@ -243,12 +243,16 @@ def _all(problem: Problem, gpu: Gpu) -> Iterator[Config]:
         for cluster in _CLUSTERS:
             if problem.m <= m * (cluster[0] - 1) or problem.n <= n * (cluster[1] - 1):
                 continue  # a tile of the cluster's would be outside
+            # With one row of tiles B is read once, A by all programs (docs/kernels.md: 2 %).
+            keep = "a" if problem.batch * problem.m <= m else ""
             for group in groups:
-                config = Config(m, n, depth, group, stages, 4, schedule, subtiles, cluster)
+                config = Config(
+                    m, n, depth, group, stages, 4, schedule, subtiles, cluster, keep=keep
+                )
                 yield config
                 if not cooperative:
                     continue
                 yield replace(config, stream_k=True)
                 if problem.tiles(m, n) > gpu.units:  # a next tile, during which to store
                     # Of tiles that are cut as well none was the fastest on an H200.
-                    yield replace(config, late_store=True, subtiles=4)
+                    yield replace(config, late_store=True, subtiles=4, turn=True)

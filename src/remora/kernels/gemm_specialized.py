@@ -30,7 +30,8 @@ def gemm_specialized(
     B_BY_COLUMN: tl.constexpr, A_BATCHED: tl.constexpr, B_BATCHED: tl.constexpr,
     C_DESCRIBED: tl.constexpr, ACC: tl.constexpr, PINGPONG: tl.constexpr,
     CLUSTER_M: tl.constexpr, CLUSTER_N: tl.constexpr, STREAM_K: tl.constexpr,
-    LATE: tl.constexpr, KEEP: tl.constexpr, EPILOGUE: tl.constexpr, INDEX: tl.constexpr,
+    LATE: tl.constexpr, KEEP: tl.constexpr, TURN: tl.constexpr, EPILOGUE: tl.constexpr,
+    INDEX: tl.constexpr,
 ):  # fmt: skip
     """``C = A @ B``, by two consumers; in batches.
 
@@ -55,6 +56,8 @@ def gemm_specialized(
 
     LATE, with C_DESCRIBED: a tile is stored during the first products of the next one. KEEP:
     "a" or "b": that operand is to leave the second-level cache last, the other one first.
+    TURN: every other tile of a program begins at the end of K, of which what it has in common
+    with the tile before is still in that cache.
     """
     PARTS: tl.constexpr = 1 if PINGPONG else 2
     ROWS: tl.constexpr = BLOCK_M // PARTS
@@ -89,7 +92,7 @@ def gemm_specialized(
             _produce(
                 a_desc, b_desc, a_buffers, b_buffers, full, empty, M, N, K, batches, split_tiles,
                 BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, A_BY_COLUMN, B_BY_COLUMN,
-                A_BATCHED, B_BATCHED, PARTS, CLUSTER_M, CLUSTER_N, STREAM_K, KEEP,
+                A_BATCHED, B_BATCHED, PARTS, CLUSTER_M, CLUSTER_N, STREAM_K, KEEP, TURN,
             )  # fmt: skip
 
 
@@ -138,6 +141,7 @@ def _produce(
     STAGES: tl.constexpr, A_BY_COLUMN: tl.constexpr, B_BY_COLUMN: tl.constexpr,
     A_BATCHED: tl.constexpr, B_BATCHED: tl.constexpr, PARTS: tl.constexpr,
     CLUSTER_M: tl.constexpr, CLUSTER_N: tl.constexpr, STREAM_K: tl.constexpr, KEEP: tl.constexpr,
+    TURN: tl.constexpr,
 ):  # fmt: skip
     """Copy the operands of the program's tiles, stage by stage; A's in PARTS."""
     BYTES: tl.constexpr = (BLOCK_M + BLOCK_N) * BLOCK_K * tlx.size_of(tlx.dtype_of(a_desc))
@@ -158,7 +162,11 @@ def _produce(
         batch, row, column = _origin(
             tile, rank_m, rank_n, M, N, BLOCK_M, BLOCK_N, GROUP_M, CLUSTER_M, CLUSTER_N
         )
-        for k in range(first * BLOCK_K, last * BLOCK_K, BLOCK_K):
+        k, ahead = first * BLOCK_K, BLOCK_K
+        if TURN:
+            if item % 2 == 1:
+                k, ahead = (last - 1) * BLOCK_K, -BLOCK_K
+        for _ in range(first, last):
             stage = step % STAGES
             tlx.barrier_wait(empty[stage], ((step // STAGES) & 1) ^ 1)
             tlx.barrier_expect_bytes(full[stage], BYTES)
@@ -176,6 +184,7 @@ def _produce(
                 rank_n * CLUSTER_M, 1, CLUSTER_M, CLUSTER_M, B_LEAVES,
             )  # fmt: skip
             step += 1
+            k += ahead
 
 
 @triton.jit

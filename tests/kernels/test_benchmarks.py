@@ -1,0 +1,119 @@
+"""What the benchmarks do with what was measured, and with contestants that fail. No GPU."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+
+import gemm
+import roofline
+from gemm import Case, Contestant
+
+#: In the place of a Python that measures: what it does depends on the product's rows.
+STANDIN = """#!{python}
+import json, sys, time
+for line in sys.stdin:
+    request = json.loads(line)
+    if request["do"] == "versions":
+        print("@" + json.dumps({{"triton": "0"}}), flush=True)
+        continue
+    m = request["case"]["m"]
+    if m == 1:
+        sys.exit(7)
+    if m == 2:
+        time.sleep(60)
+    if m == 3:
+        print("@" + json.dumps({{"error": "CUDA error: an illegal address"}}), flush=True)
+        break
+    print("something else, " * 9999, flush=True)
+    answer = {{"ms": 1.0}} if request["do"] == "measure" else {{"rel_err": 0.0}}
+    print("@" + json.dumps(answer), flush=True)
+"""
+
+
+@pytest.fixture
+def standin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    file = tmp_path / "python"
+    file.write_text(STANDIN.format(python=sys.executable))
+    file.chmod(0o755)
+    monkeypatch.setattr(gemm, "PATIENCE", 2.0)
+    found = Contestant("remora", str(file), str(tmp_path), str(tmp_path))
+    yield found
+    found.end()
+
+
+@pytest.mark.parametrize(("rows", "error"), [
+    (1, "the process ended with 7"), (2, "no answer in 2 s"), (3, "an illegal address"),
+])  # fmt: skip
+def test_contestants_that_fail(standin: Contestant, rows: int, error: str) -> None:
+    """It has a row that says so, and takes part in the next product."""
+    good, bad = Case(128, 128, 128), Case(rows, 128, 128)
+    for case in (good, bad, good):
+        (row,) = gemm.compare("announced", case, [standin], 2, 1.0)
+        assert (error in row["error"]) if case is bad else (row["ms"] == 1.0)
+        assert gemm.line(row)
+
+
+def measured() -> dict[str, Any]:
+    """As ``gemm`` writes it: ours in 0.9 of the library's time, of the first product in 1.1."""
+    rows = []
+    for case in gemm.SUITES["announced"]:
+        base, ours = (case.flops / 4.5e11, 1.1) if case.m == 128 else (case.flops / 6e11, 0.9)
+        for name, ms in (("cublas", base), ("remora", base * ours)):
+            sample = {"ms": ms, "joules": 6.0, "watts": 690.0, "clock_mhz": 1400.0}
+            row = {"case": asdict(case), "contestant": name, "samples": [sample], "rel_err": 0.0}
+            gemm.summarize(case, row)
+            rows.append({**row, "ratio": base / ms})
+    return {"machine": {"gpu": "NVIDIA H200", "triton": "3.9.0"}, "rows": rows}
+
+
+def test_goals() -> None:
+    found = gemm.goals(measured()["rows"])
+    assert found[0].endswith("0.909 of cuBLAS, short of 1.08")
+    assert all("1.111 of cuBLAS, reached" in line for line in found[1:])
+
+
+def test_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Times, their parts and counters of each product, from the files that the commands write."""
+    pytest.importorskip("matplotlib")
+    result = measured()
+    halves = [
+        {"case": r["case"], "contestant": r["contestant"], "whole": r["samples"],
+         "half": [{**r["samples"][0], "ms": r["ms"] * 0.507}]}
+        for r in result["rows"]
+    ]  # fmt: skip
+    counters = [
+        {"case": r["case"], "contestant": r["contestant"], "kernels": [
+            {"Kernel Name": "gemm", "gpu__time_duration.sum": "9,000,000",
+             "dram__bytes_read.sum": "2500000000",
+             "smsp__average_warps_issue_stalled_wait_per_issue_active.ratio": "3.5"}
+        ]}
+        for r in result["rows"]
+    ]  # fmt: skip
+    found = {
+        "machine": result["machine"], "limits": {"power_w": 700.0, "clock_mhz": 1980.0},
+        "ceilings": {"copy": 4.3e12, "units": 132, "zeros": {"float16": {"tflops": 880.0}}},
+        "halves": halves, "counters": counters,
+    }  # fmt: skip
+    files = [tmp_path / "gemm.json", tmp_path / "measured.json"]
+    for file, values in zip(files, (result, found), strict=True):
+        file.write_text(json.dumps(values))
+    out = tmp_path / "page"
+    monkeypatch.setattr(sys, "argv", ["roofline", "page", *map(str, files), "--out", str(out)])
+    roofline.main()
+    text = out.with_suffix(".md").read_text()
+    assert text.count("| remora |") == text.count("| cublas |") == 6
+    # 2 x 0.507 of the time less the time is outside of the loop: 1.4 %.
+    rows = [line.split(" | ") for line in text.splitlines() if line.count(" | ") == 13]
+    assert [cells[9] for cells in rows[1:]] == ["1.4%"] * 12
+    assert text.count("remora: ms 9, GB from memory 2.5, stalled: wait 3.5") == 6
+    assert out.with_suffix(".svg").exists()
+    gemm.plot(result, tmp_path / "plot")
+    assert (tmp_path / "plot.png").exists()
