@@ -75,6 +75,7 @@ _CONFIGS = {
 
 # Queries of a step of Hopper's backward kernel, for the dimension that it pads to.
 _BACKWARD_BLOCK_M = {64: 128, 128: 64}
+_BACKWARD_AHEAD = {64: True, 128: False}
 
 
 @dataclass(frozen=True)
@@ -428,7 +429,8 @@ class Problem:
             descriptors.insert(4, _descriptor(sum_dq, 64, dim * block_m // 128, packed=packed))
             attention_backward[(triton.cdiv(self.longest_k, 128), both // self.group)](
                 *descriptors, *rest, **self.constants, DIM=dim, BLOCK_M=block_m, STAGES=2,
-                REGISTERS=240, TAIL=packed or self.longest_k % 128 != 0, num_warps=4,
+                REGISTERS=240, AHEAD=_BACKWARD_AHEAD[dim],
+                TAIL=packed or self.longest_k % 128 != 0, num_warps=4,
             )  # fmt: skip
         torch.mul(sum_dq, self.scale, out=dq)
 

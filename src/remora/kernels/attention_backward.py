@@ -87,7 +87,7 @@ def attention_backward(
     q_desc, k_desc, v_desc, do_desc, dq_desc, dk_desc, dv_desc, lows, deltas,
     begins_q, begins_k, scale, HEADS, LENGTH_Q, LENGTH_K, TOTAL_Q, left, right, PADDED_Q,
     GROUP: tl.constexpr, DIM: tl.constexpr, BLOCK_M: tl.constexpr, STAGES: tl.constexpr,
-    REGISTERS: tl.constexpr,
+    REGISTERS: tl.constexpr, AHEAD: tl.constexpr,
     LEFT: tl.constexpr, RIGHT: tl.constexpr, TAIL: tl.constexpr, LOWER: tl.constexpr,
     PACKED: tl.constexpr,
 ):  # fmt: skip
@@ -97,8 +97,9 @@ def attention_backward(
     tensor lacks of it reads as zeros and is not written), of boxes of BLOCK_M rows (q, do) and 64
     rows (k, v, dk, dv); dq_desc: of fp32, zeros when it starts, that get the gradient of the
     queries over scale, in boxes of 64 rows and DIM or (BLOCK_M 64) DIM // 2 columns. lows,
-    deltas: of ``negatives_of``. scale: as the user gave it. Grid: (blocks of 128 keys, batch *
-    HEADS // GROUP).
+    deltas: of ``negatives_of``. scale: as the user gave it. AHEAD: whether the scores of the next
+    step are worked out while the gradients of the queries are stored. Grid: (blocks of 128 keys,
+    batch * HEADS // GROUP).
     """
     dtype: tl.constexpr = tlx.dtype_of(q_desc)
     ks = tlx.local_alloc((KEYS, DIM), dtype, 2)
@@ -136,7 +137,7 @@ def attention_backward(
                 k_full, q_full, q_empty, do_full, do_empty, dq_desc, dk_desc, dv_desc,
                 batch, kv_head, column, first, blocks, length_q, length_k, end_q, end_k, shift,
                 left, right, scale, 0,
-                GROUP, DIM, BLOCK_M, STAGES, LEFT, RIGHT, TAIL, PACKED,
+                GROUP, DIM, BLOCK_M, STAGES, AHEAD, LEFT, RIGHT, TAIL, PACKED,
             )  # fmt: skip
         with tlx.async_task(num_warps=4, num_regs=REGISTERS):
             _gather(
@@ -144,7 +145,7 @@ def attention_backward(
                 k_full, q_full, q_empty, do_full, do_empty, dq_desc, dk_desc, dv_desc,
                 batch, kv_head, column, first, blocks, length_q, length_k, end_q, end_k, shift,
                 left, right, scale, 1,
-                GROUP, DIM, BLOCK_M, STAGES, LEFT, RIGHT, TAIL, PACKED,
+                GROUP, DIM, BLOCK_M, STAGES, AHEAD, LEFT, RIGHT, TAIL, PACKED,
             )  # fmt: skip
         with tlx.async_task(num_warps=1, num_regs=24):
             if blocks > 0:
@@ -221,7 +222,7 @@ def _gather(
     batch, kv_head, column, first, blocks, length_q, length_k, end_q, end_k, shift,
     left, right, scale,
     ME: tl.constexpr, GROUP: tl.constexpr, DIM: tl.constexpr, BLOCK_M: tl.constexpr,
-    STAGES: tl.constexpr,
+    STAGES: tl.constexpr, AHEAD: tl.constexpr,
     LEFT: tl.constexpr, RIGHT: tl.constexpr, TAIL: tl.constexpr, PACKED: tl.constexpr,
 ):  # fmt: skip
     """64 keys: their gradients, and half of those of the queries, of both consumers' keys."""
@@ -235,16 +236,22 @@ def _gather(
     if steps > 0:
         tlx.barrier_wait(k_full[0], 0)
         tl.assume(steps > 0)
+        if AHEAD:
+            tlx.barrier_wait(q_full[0], 0)
+            scores = tlx.async_dot(ks[ME], tlx.local_trans(qs[0]))
+            scores = tlx.async_dot_wait(0, scores)
         for step in range(steps):
             stage, phase = step % STAGES, (step // STAGES) & 1
             head = kv_head * GROUP + step // blocks
             row = first + step % blocks * BLOCK_M
-            tlx.barrier_wait(q_full[stage], phase)
-            scores = tlx.async_dot(ks[ME], tlx.local_trans(qs[stage]))
+            if not AHEAD:
+                tlx.barrier_wait(q_full[stage], phase)
+                scores = tlx.async_dot(ks[ME], tlx.local_trans(qs[stage]))
             tlx.barrier_wait(do_full[stage], phase)
             changes = tlx.async_dot(vs[ME], tlx.local_trans(dos[stage]))
             lows = tlx.local_load(low_buffers[stage])
-            scores = tlx.async_dot_wait(1, scores)
+            if not AHEAD:
+                scores = tlx.async_dot_wait(1, scores)
             scores = _hidden(
                 scores, row, column + ME * KEYS, length_k, shift, left, right, LEFT, RIGHT, TAIL
             )
@@ -274,7 +281,11 @@ def _gather(
             dk = tlx.async_dot_wait(2, dk)
             release(do_empty[stage])
             release(q_empty[stage])
-            dq = tlx.async_dot_wait(0, dq)
+            if AHEAD:  # after the last step its own again
+                following = tl.minimum(step + 1, steps - 1)
+                tlx.barrier_wait(q_full[following % STAGES], (following // STAGES) & 1)
+                scores = tlx.async_dot(ks[ME], tlx.local_trans(qs[following % STAGES]))
+            dq = tlx.async_dot_wait(1 if AHEAD else 0, dq)
             tlx.async_descriptor_store_wait(0)
             tlx.local_store(dqs[ME], dq)
             tlx.fence_async_shared()
@@ -289,6 +300,9 @@ def _gather(
                 tlx.async_descriptor_store(
                     dq_desc, dqs[ME], [batch, head, at, to], store_reduce="add"
                 )
+            if AHEAD:
+                # In flight round the loop it could not be: ptxas would move its registers.
+                scores = tlx.async_dot_wait(0, scores)
 
     # The other consumer has read these keys for the last time.
     tlx.named_barrier_wait(_MEETING, 256)
