@@ -72,8 +72,8 @@ def test_many_tiles(dim: int, causal: bool) -> None:
 def test_the_device_of_the_tensors() -> None:
     q, k, v = (x.to("cuda:1") for x in operands(333, 477, 64))
     with torch.cuda.device(0):
-        check(q, k, v, right=0)
-        cases.gradients_are_right(q, k, v, 2 * TOLERANCE[q.dtype], right=0)
+        check(q, k, v, causal=True)
+        cases.gradients_are_right(q, k, v, 2 * TOLERANCE[q.dtype], causal=True)
 
 
 @pytest.mark.parametrize("dim", [64, 96])

@@ -75,7 +75,9 @@ _CONFIGS = {
 
 # Queries of a step of Hopper's backward kernel, for the dimension that it pads to.
 _BACKWARD_BLOCK_M = {64: 128, 128: 64}
-_BACKWARD_AHEAD = {64: True, 128: False}
+# Whether the next step's scores are worked out beside the store of the queries' gradients: faster
+# on an H200 (docs/attention.md), right there in two shapes; off until it has been in all.
+_BACKWARD_AHEAD = {64: False, 128: False}
 
 
 @dataclass(frozen=True)
