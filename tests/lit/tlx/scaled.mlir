@@ -9,7 +9,7 @@ module attributes {"ttg.num-ctas" = 1 : i32, "ttg.num-warps" = 4 : i32, ttg.targ
   tt.func private @"remora:tlx.local_alloc@remora.tlx.buffers:h:{'dtype': 'uint8', 'num': 2, 'shape': (128, 8), 'storage': 'tmem'}:->i64"() -> i64
   tt.func private @"remora:tlx.local_alloc@remora.tlx.buffers:h:{'dtype': 'uint8', 'num': 1, 'shape': (1, 1, 2, 2, 256)}:->i64"() -> i64
   tt.func private @"remora:tlx.local_view@remora.tlx.buffers:h:{}:i64,i32->i64"(i64, i32) -> i64
-  tt.func private @"remora:tlx.tensor_dot_scaled@remora.tlx.scaled::{'barriers': 0, 'use_acc': False, 'pred': False, 'pair': False, 'is_async': True, 'formats': ('e2m1', 'e2m1'), 'block': 16}:i64,i64,i64,i64,i64->"(i64, i64, i64, i64, i64)
+  tt.func private @"remora:tlx.tensor_dot_scaled@remora.tlx.scaled::{'barriers': 0, 'use_acc': False, 'pred': False, 'pair': False, 'is_async': True, 'formats': ('e2m1', 'e2m1'), 'exact': (True, False), 'block': 16}:i64,i64,i64,i64,i64->"(i64, i64, i64, i64, i64)
 
   tt.func public @words(%i: i32) {
     %0 = tt.call @"remora:tlx.local_alloc@remora.tlx.buffers:h:{'dtype': 'uint8', 'num': 1, 'shape': (128, 64)}:->i64"() : () -> i64
@@ -22,7 +22,7 @@ module attributes {"ttg.num-ctas" = 1 : i32, "ttg.num-warps" = 4 : i32, ttg.targ
     %acc = tt.call @"remora:tlx.local_view@remora.tlx.buffers:h:{}:i64,i32->i64"(%2, %i) : (i64, i32) -> i64
     %u = tt.call @"remora:tlx.local_view@remora.tlx.buffers:h:{}:i64,i32->i64"(%3, %i) : (i64, i32) -> i64
     %v = tt.call @"remora:tlx.local_view@remora.tlx.buffers:h:{}:i64,i32->i64"(%4, %i) : (i64, i32) -> i64
-    tt.call @"remora:tlx.tensor_dot_scaled@remora.tlx.scaled::{'barriers': 0, 'use_acc': False, 'pred': False, 'pair': False, 'is_async': True, 'formats': ('e2m1', 'e2m1'), 'block': 16}:i64,i64,i64,i64,i64->"(%a, %b, %acc, %u, %v) : (i64, i64, i64, i64, i64) -> ()
+    tt.call @"remora:tlx.tensor_dot_scaled@remora.tlx.scaled::{'barriers': 0, 'use_acc': False, 'pred': False, 'pair': False, 'is_async': True, 'formats': ('e2m1', 'e2m1'), 'exact': (True, False), 'block': 16}:i64,i64,i64,i64,i64->"(%a, %b, %acc, %u, %v) : (i64, i64, i64, i64, i64) -> ()
     tt.return
   }
 }
