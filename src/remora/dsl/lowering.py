@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -275,6 +275,20 @@ def carried_to(value: SSAValue) -> Iterable[SSAValue]:
     """
     for use in list(value.uses):
         yield from carried_by(use.operation, use.index)
+
+
+def reached(
+    value: SSAValue, onward: Callable[[SSAValue], Iterable[SSAValue]] = carried_to
+) -> Iterator[SSAValue]:
+    """A value and all that ``onward`` leads to, step by step; each once."""
+    seen: set[SSAValue] = set()
+    work = [value]
+    while work:
+        current = work.pop()
+        if current not in seen:
+            seen.add(current)
+            yield current
+            work.extend(onward(current))
 
 
 def carried_by(op: Operation, index: int) -> Iterable[SSAValue]:

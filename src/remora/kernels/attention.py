@@ -371,8 +371,9 @@ class Problem:
         # What keeps two or one accumulator of so many columns in registers.
         small, warps = (32, 8) if self.dim > 128 else (64, 4)
         shared = {**self.constants, "DIM": self.dim, "num_warps": warps}
-        # One stage: with blocks of 32 queries some products are of mma.sync, some of wgmma, and
-        # stock Triton (3.9.0) with two would copy over what the latter still read.
+        # One stage: on Hopper, which has kernels of its own now, some products of blocks of 32
+        # queries were of mma.sync, some of wgmma, and stock Triton (3.9.0) with two stages copied
+        # over what the latter still read. Other targets were not looked at.
         attention_backward_keys[(triton.cdiv(self.longest_k, 64), both // self.group)](
             q, k, v, do, dk, dv, sums, deltas, *self.begins, self.scale,
             *_strides(q, k, v, do, dk, dv), *self.extents, **shared, BLOCK_M=small, BLOCK_N=64,
@@ -423,7 +424,7 @@ class Problem:
             dim = triton.next_power_of_2(self.dim)
             block_m = _BACKWARD_BLOCK_M[dim]
             descriptors = [
-                _descriptor(described_by_rows(x), rows, dim, packed=packed)
+                self.described(x, rows, dim)
                 for x, rows in (
                     (self.q, block_m), (self.k, 64), (self.v, 64), (do, block_m), (dk, 64), (dv, 64)
                 )

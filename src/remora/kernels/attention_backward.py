@@ -122,14 +122,9 @@ def attention_backward(
     )
     shift = length_k - length_q if LOWER else 0
     column = tl.program_id(0) * (2 * KEYS)
-    # The queries that see any of these keys.
-    first, last = 0, length_q
-    if RIGHT:
-        first = tl.maximum(column - shift - right, 0) // BLOCK_M * BLOCK_M
-    if LEFT:
-        last = tl.minimum(last, tl.minimum(column + 2 * KEYS, length_k) - shift + left)
-    blocks = tl.maximum(tl.cdiv(last - first, BLOCK_M), 0)
-    blocks = tl.where(column < length_k, blocks, 0)
+    first, blocks = queries_of(
+        column, length_q, length_k, shift, left, right, 2 * KEYS, BLOCK_M, LEFT, RIGHT
+    )
     with tlx.async_tasks():
         with tlx.async_task("default"):
             _gather(
@@ -291,15 +286,7 @@ def _gather(
             tlx.fence_async_shared()
             at = row + ME * 64 if BY_ROWS else row
             to = 0 if BY_ROWS else ME * WIDTH
-            if PACKED:
-                tlx.async_descriptor_store(
-                    dq_desc, dqs[ME], [_END, end_q, head, _END - length_q + at, to],
-                    store_reduce="add",
-                )  # fmt: skip
-            else:
-                tlx.async_descriptor_store(
-                    dq_desc, dqs[ME], [batch, head, at, to], store_reduce="add"
-                )
+            store_rows(dq_desc, dqs[ME], batch, head, at, to, length_q, end_q, PACKED, "add")
             if AHEAD:
                 # In flight round the loop it could not be: ptxas would move its registers.
                 scores = tlx.async_dot_wait(0, scores)
@@ -317,10 +304,37 @@ def _gather(
 
 @triton.jit
 def _put(desc, buffer, batch, head, row, column, length, end, PACKED: tl.constexpr):
-    """Rows of one head from a buffer; those past the sequence's end are dropped."""
+    """Rows of one head from a buffer, where the sequence has any; see ``store_rows``."""
     if PACKED:
         if row < length:
-            at = _END - length + row
-            tlx.async_descriptor_store(desc, buffer, [_END, end, head, at, column])
+            store_rows(desc, buffer, batch, head, row, column, length, end, True)
     else:
-        tlx.async_descriptor_store(desc, buffer, [batch, head, row, column])
+        store_rows(desc, buffer, batch, head, row, column, length, end, False)
+
+
+@triton.jit
+def queries_of(
+    column, length_q, length_k, shift, left, right, COUNT: tl.constexpr, BLOCK_M: tl.constexpr,
+    LEFT: tl.constexpr, RIGHT: tl.constexpr,
+):  # fmt: skip
+    """The first query that sees any of COUNT keys from a column on, and how many blocks do."""
+    first, last = 0, length_q
+    if RIGHT:
+        first = tl.maximum(column - shift - right, 0) // BLOCK_M * BLOCK_M
+    if LEFT:
+        last = tl.minimum(last, tl.minimum(column + COUNT, length_k) - shift + left)
+    blocks = tl.maximum(tl.cdiv(last - first, BLOCK_M), 0)
+    return first, tl.where(column < length_k, blocks, 0)
+
+
+@triton.jit
+def store_rows(
+    desc, buffer, batch, head, row, column, length, end, PACKED: tl.constexpr,
+    REDUCE: tl.constexpr = "",
+):  # fmt: skip
+    """Rows of one head from a buffer; those past the sequence's end are dropped."""
+    if PACKED:
+        at = _END - length + row
+        tlx.async_descriptor_store(desc, buffer, [_END, end, head, at, column], store_reduce=REDUCE)
+    else:
+        tlx.async_descriptor_store(desc, buffer, [batch, head, row, column], store_reduce=REDUCE)

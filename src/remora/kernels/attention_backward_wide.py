@@ -13,8 +13,8 @@ import triton
 import triton.language as tl
 
 import remora.tlx as tlx
-from remora.kernels.attention_backward import KEYS, _hidden, _put, first_row
-from remora.kernels.attention_specialized import _END, _EXTENTS, _copy, _extents, _scores
+from remora.kernels.attention_backward import KEYS, _hidden, _put, first_row, queries_of, store_rows
+from remora.kernels.attention_specialized import _EXTENTS, _copy, _extents, _scores
 from remora.kernels.warp_group import release
 from remora.pipeline import attach
 
@@ -70,14 +70,9 @@ def attention_backward_wide(
     )
     shift = length_k - length_q if LOWER else 0
     column = tl.program_id(0) * KEYS
-    # The queries that see any of these keys.
-    first, last = 0, length_q
-    if RIGHT:
-        first = tl.maximum(column - shift - right, 0) // QUERIES * QUERIES
-    if LEFT:
-        last = tl.minimum(last, tl.minimum(column + KEYS, length_k) - shift + left)
-    blocks = tl.maximum(tl.cdiv(last - first, QUERIES), 0)
-    blocks = tl.where(column < length_k, blocks, 0)
+    first, blocks = queries_of(
+        column, length_q, length_k, shift, left, right, KEYS, QUERIES, LEFT, RIGHT
+    )
     with tlx.async_tasks():
         with tlx.async_task("default"):
             _gather(
@@ -229,9 +224,4 @@ def _add(
     tlx.async_descriptor_store_wait(0)  # the store before has read the buffer
     tlx.local_store(buffer, values)
     tlx.fence_async_shared()
-    if PACKED:
-        tlx.async_descriptor_store(
-            desc, buffer, [_END, end, head, _END - length + row, column], store_reduce="add"
-        )
-    else:
-        tlx.async_descriptor_store(desc, buffer, [batch, head, row, column], store_reduce="add")
+    store_rows(desc, buffer, batch, head, row, column, length, end, PACKED, "add")

@@ -18,7 +18,7 @@ import triton
 import triton.language as tl
 
 import remora.tlx as tlx
-from remora.kernels.epilogue import finished, store
+from remora.kernels.epilogue import finish
 from remora.kernels.tiles import first_blocks, tile_of
 
 #: Columns of a list's table, int64: the addresses of A, B and C; M, N, K; the strides of A (m, k)
@@ -151,12 +151,9 @@ def gemm_grouped(
                 a, b, tile_m, tile_n, m, n, depth, am, ak, bk, bn, BLOCK_M, BLOCK_N, INDEX
             )
             acc = MULTIPLY(a_at, b_at, a_buffers, b_buffers, k, ak, bk, BUFFERS, ACC, INDEX)
-            values = finished(
-                acc, index_of(group, INDEX), c_row + row, column, c_row + m, n,
+            finish(
+                c, acc, index_of(group, INDEX), c_row + row, column, c_row + m, n, 0, n, 1,
                 scale_a, scale_b, (), None, INDEX,
-            )  # fmt: skip
-            store(
-                c, values, index_of(0, INDEX), c_row + row, column, c_row + m, n, 0, n, 1, INDEX
             )  # fmt: skip
         first += tiles
         tile = next_tile(tile, first)

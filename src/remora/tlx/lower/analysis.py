@@ -12,7 +12,7 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from xdsl.dialects.builtin import TensorType
-from xdsl.ir import Attribute, Block, BlockArgument, Operation, OpResult, SSAValue
+from xdsl.ir import Attribute, Block, BlockArgument, Operation, SSAValue
 
 from remora.dsl.lowering import (
     CustomOp,
@@ -21,6 +21,7 @@ from remora.dsl.lowering import (
     branches_to,
     carried_by,
     carried_to,
+    reached,
     selects_whole,
 )
 from remora.errors import AccumulatorInFlight, ConflictingLayouts
@@ -117,27 +118,18 @@ _PIPELINED = (
 
 
 def loaded_by(value: SSAValue) -> Operation | None:
-    """A ``tt.load`` behind a value, through layout conversions and round loops."""
-    seen: set[SSAValue] = set()
-    work = [value]
-    while work:
-        current = work.pop()
-        if current in seen:
-            continue
-        seen.add(current)
-        if isinstance(current, BlockArgument):
-            loop, place = current.owner.parent_op(), current.index - 1
-        else:
-            assert isinstance(current, OpResult)
-            loop, place = current.op, current.index
-            if op_name(loop) == "tt.load":
-                return loop
-            if op_name(loop) == "ttg.convert_layout":
-                work.append(loop.operands[0])
-        if loop is not None and op_name(loop) == "scf.for" and place >= 0:
-            yielded = loop.regions[0].blocks[0].last_op
-            assert yielded is not None
-            work += [yielded.operands[place], loop.operands[place + 3]]
+    """A ``tt.load`` behind a value, through layout conversions and control flow."""
+
+    def behind(current: SSAValue) -> Iterator[SSAValue]:
+        yield from came_from(current)
+        owner = current.owner
+        if isinstance(owner, Operation) and op_name(owner) == "ttg.convert_layout":
+            yield owner.operands[0]
+
+    for current in reached(value, behind):
+        owner = current.owner
+        if isinstance(owner, Operation) and op_name(owner) == "tt.load":
+            return owner
     return None
 
 
@@ -649,20 +641,17 @@ class TlxAnalysis:
 
     def multiplied_as(self, value: SSAValue) -> int | None:
         """0 or 1 where the value is that operand of a ``tl.dot``, through conversions."""
-        seen: set[SSAValue] = set()
-        work = [value]
-        while work:
-            current = work.pop()
-            if current in seen:
-                continue
-            seen.add(current)
-            work.extend(carried_to(current))
+
+        def onward(current: SSAValue) -> Iterator[SSAValue]:
+            yield from carried_to(current)
             for use in current.uses:
-                name = op_name(use.operation)
-                if name == "tt.dot" and use.index < 2:
+                if op_name(use.operation) == "ttg.convert_layout":
+                    yield from use.operation.results
+
+        for current in reached(value, onward):
+            for use in current.uses:
+                if op_name(use.operation) == "tt.dot" and use.index < 2:
                     return use.index
-                if name == "ttg.convert_layout":
-                    work.extend(use.operation.results)
         return None
 
     # --- products -----------------------------------------------------------------------
@@ -953,6 +942,11 @@ def joined_into(value: SSAValue) -> Iterator[tuple[Operation, int]]:
     elif selects_whole(owner):
         yield owner, 1
         yield owner, 2
+
+
+def came_from(value: SSAValue) -> Iterator[SSAValue]:
+    """What becomes ``value`` by control flow alone, one step back."""
+    return (op.operands[index] for op, index in joined_into(value))
 
 
 def _terminator(op: Operation, region: int, index: int) -> Iterator[tuple[Operation, int]]:

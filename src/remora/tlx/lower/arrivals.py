@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from xdsl.dialects.builtin import StringAttr
 from xdsl.ir import BlockArgument, Operation, SSAValue
 
-from remora.dsl.lowering import CustomOp, Lowering
+from remora.dsl.lowering import CustomOp, Lowering, reached
 from remora.ir.build import Builder, attribute, boolean, i32, op_name
 from remora.tlx.clusters import remote_view
-from remora.tlx.lower.assembly import execute, shared_address
+from remora.tlx.lower.assembly import barrier, execute, shared_address
 from remora.tlx_plugin import FROM_HOPPER_ON
 
 
@@ -51,7 +52,7 @@ def arrive_remotely(op: CustomOp, builder: Builder, lowering: Lowering) -> None:
         execute(builder, arrive, [address])
         return
     if not _follows_an_arrival(builder, address):
-        builder.op("ttg.barrier", [], [], {"addrSpace": i32(1)})
+        barrier(builder)
     execute(
         builder,
         "{\n\t.reg .pred %first;\n\t.reg .b32 %thread;\n"
@@ -95,25 +96,23 @@ _WITHOUT_EFFECT = {
 
 def root_of(value: SSAValue) -> Any:
     """The allocation behind a lowered buffer or barrier: its ``ttg.local_alloc``, or None."""
-    seen: set[SSAValue] = set()
-    work = [value]
-    while work:
-        current = work.pop()
-        if current in seen:
-            continue
-        seen.add(current)
-        if isinstance(current, BlockArgument):
-            parent, index = current.block.parent_op(), current.index
-            assert parent is not None
-            if op_name(parent) == "ttg.warp_specialize.partitions":
-                work.append(parent.operands[index])
-            elif op_name(parent) == "scf.for" and index:
-                work.append(parent.operands[index + 2])
-            continue
+
+    def behind(current: SSAValue) -> Iterator[SSAValue]:
         owner = current.owner
-        assert isinstance(owner, Operation)
-        if op_name(owner) == "ttg.local_alloc":
+        if isinstance(owner, Operation):
+            if op_name(owner).startswith("ttg.memdesc_"):
+                yield owner.operands[0]
+            return
+        assert isinstance(current, BlockArgument)
+        parent = owner.parent_op()
+        assert parent is not None
+        if op_name(parent) == "ttg.warp_specialize.partitions":
+            yield parent.operands[current.index]
+        elif op_name(parent) == "scf.for" and current.index:
+            yield parent.operands[current.index + 2]
+
+    for current in reached(value, behind):
+        owner = current.owner
+        if isinstance(owner, Operation) and op_name(owner) == "ttg.local_alloc":
             return owner
-        if op_name(owner).startswith("ttg.memdesc_"):
-            work.append(owner.operands[0])
     return None

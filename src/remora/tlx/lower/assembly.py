@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from xdsl.dialects.builtin import DenseArrayBase, IntegerAttr, IntegerType, StringAttr, UnitAttr
 from xdsl.ir import SSAValue
 
-from remora.ir.build import Builder, attribute
+from remora.ir.build import Builder, attribute, i32
 
 
 def execute(builder: Builder, instruction: str, operands: Sequence[SSAValue] = ()) -> None:
@@ -52,6 +52,11 @@ def execute_once(
         f"and.pred once, once, ${len(operands)};\n\t@once {instruction}\n}}"
     )
     execute(builder, text, [*operands, first])
+
+
+def barrier(builder: Builder) -> None:
+    """All threads of the program, or of its task, on shared memory."""
+    builder.op("ttg.barrier", [], [], {"addrSpace": i32(1)})
 
 
 def intrinsic(builder: Builder, name: str, operands: Sequence[SSAValue] = ()) -> None:

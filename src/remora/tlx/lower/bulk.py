@@ -8,8 +8,7 @@ from remora.dsl.lowering import CustomOp, Lowering
 from remora.ir.build import Builder, attribute
 from remora.tlx.bulk import async_store, bulk_load
 from remora.tlx.lower.analysis import TlxAnalysis, Use, wants
-from remora.tlx.lower.assembly import execute, execute_once, shared_address
-from remora.tlx.lower.cuda import barrier
+from remora.tlx.lower.assembly import barrier, execute, execute_once, shared_address
 from remora.tlx.lower.layouts import SwizzledShared
 from remora.tlx.lower.shared import token
 from remora.tlx_plugin import FROM_HOPPER_ON

@@ -23,8 +23,7 @@ from remora.tlx.clusters import (
     remote_shmem_store,
 )
 from remora.tlx.lower.arrivals import computed, mapped, root_of
-from remora.tlx.lower.assembly import execute, execute_once, intrinsic, shared_address
-from remora.tlx.lower.cuda import barrier
+from remora.tlx.lower.assembly import barrier, execute, execute_once, intrinsic, shared_address
 from remora.tlx.lower.layouts import MemDesc
 from remora.tlx.lower.offsets import (
     Arithmetic,

@@ -14,6 +14,7 @@ from remora.ir.alignment import copy_bytes, element_bytes
 from remora.ir.build import Builder, attribute, boolean, i32, inherent, op_name
 from remora.tlx.copies import async_load, async_load_commit_group, async_load_wait_group
 from remora.tlx.dots import async_dot, async_dot_wait
+from remora.tlx.lower.assembly import barrier
 from remora.tlx.lower.layouts import dot_operand, run_of, with_encoding
 from remora.tlx.lower.shared import (
     carrying_load,
@@ -131,11 +132,6 @@ def _wait(builder: Builder, instruction: str, *, fence: bool) -> None:
     if fence:
         builder.op("ttng.fence_async_shared", [], [], {"bCluster": boolean(False)})
     barrier(builder)
-
-
-def barrier(builder: Builder) -> None:
-    """All threads of the program, on shared memory."""
-    builder.op("ttg.barrier", [], [], {"addrSpace": i32(1)})
 
 
 @async_dot.lowering("cuda:90")

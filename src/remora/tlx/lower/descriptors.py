@@ -21,6 +21,7 @@ from remora.tlx.descriptors import (
 from remora.tlx.lower.analysis import TlxAnalysis, Use, wants
 from remora.tlx.lower.arrivals import computed, mapped
 from remora.tlx.lower.assembly import (
+    barrier,
     descriptor_address,
     execute,
     execute_once,
@@ -64,7 +65,7 @@ def lower_load(op: CustomOp, builder: Builder, lowering: Lowering) -> None:
         _copy_in_ptx(op, builder, lowering)
         return
     if _hinted_in_ptx(op.attributes["evict"], buffer, descriptor, builder):
-        _meet(builder)
+        barrier(builder)
         _copy_in_ptx(op, builder, lowering)
         return
     offsets, predicate = rest[:rank], rest[rank:] or [builder.constant(1, 1)]
@@ -82,16 +83,13 @@ def lower_load(op: CustomOp, builder: Builder, lowering: Lowering) -> None:
 def _hinted_in_ptx(
     evict: str, buffer: SSAValue, descriptor: SSAValue, builder: Builder
 ) -> bool:  # fmt: skip
-    """Whether a copy has a hint that the release's operation cannot carry."""
+    """Whether a copy has a hint that the release's operation cannot carry.
+
+    Before such a copy threads meet: of the shared memory that text uses Triton knows nothing.
+    """
     if not evict or features().cache_policies:
         return False
     return fitting(buffer, descriptor, builder) is buffer
-
-
-def _meet(builder: Builder) -> None:
-    """All of the task's threads are done with shared memory: text says nothing of what it uses,
-    by which Triton would know where they have to meet."""
-    builder.op("ttg.barrier", [], [], {"addrSpace": i32(1)})
 
 
 def _copy_in_ptx(op: CustomOp, builder: Builder, lowering: Lowering) -> None:
@@ -177,7 +175,7 @@ def _store_in_ptx(op: CustomOp, builder: Builder, lowering: Lowering) -> None:
         f"cp.async.bulk.tensor.{rank}d.global.shared::cta.bulk_group{hint} "
         f"[$0, {{{coordinates}}}], [${rank + 1}], ${rank + 2};"
     )
-    _meet(builder)
+    barrier(builder)
     piece = memdesc.layout.piece(memdesc.shape)
     for start in _starts(memdesc.shape, piece):
         at = _moved(offsets, start, builder)

@@ -13,7 +13,7 @@ from xdsl.dialects.builtin import DenseArrayBase, IntegerType, StringAttr, Tenso
 from xdsl.ir import Operation, SSAValue
 from xdsl.rewriter import InsertPoint
 
-from remora.dsl.lowering import CustomOp, Lowering
+from remora.dsl.lowering import CustomOp, Lowering, reached
 from remora.errors import ConflictingLayouts, UnsupportedByTarget, WrongShape
 from remora.host import features
 from remora.ir.build import Builder, erase, i32, op_name
@@ -61,19 +61,9 @@ def _parent(value: SSAValue | None) -> str | None:
 
 def _of_sum(acc: SSAValue) -> str | None:
     """The MFMA layout of a sum, also where a loop carries it."""
-    from remora.tlx.lower.analysis import joined_into
+    from remora.tlx.lower.analysis import came_from
 
-    seen: set[SSAValue] = set()
-    work = [acc]
-    while work:
-        value = work.pop()
-        if value in seen:
-            continue
-        seen.add(value)
-        if parent := _parent(named(value)):
-            return parent
-        work += [op.operands[index] for op, index in joined_into(value)]
-    return None
+    return next(filter(None, (_parent(named(value)) for value in reached(acc, came_from))), None)
 
 
 @amd_scheduled_mfma.lowering("hip")

@@ -17,8 +17,7 @@ from remora.dsl.lowering import CustomOp, Lowering
 from remora.errors import ConflictingLayouts, UnsupportedByTarget
 from remora.ir.build import Builder, attribute
 from remora.tlx.lower.arrivals import computed
-from remora.tlx.lower.assembly import execute, shared_address
-from remora.tlx.lower.cuda import barrier
+from remora.tlx.lower.assembly import barrier, execute, shared_address
 from remora.tlx.lower.layouts import MemDesc, NvmmaShared
 from remora.tlx.lower.offsets import piece_address
 

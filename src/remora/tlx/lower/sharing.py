@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from xdsl.ir import SSAValue
 
-from remora.dsl.lowering import CustomOp, carried_to
+from remora.dsl.lowering import CustomOp, reached
 from remora.errors import UnsupportedByTarget
 from remora.ir.build import Builder, i32
 from remora.tlx.lower.layouts import (
@@ -141,7 +141,7 @@ def storages(ops: Sequence[CustomOp]) -> dict[CustomOp, SharedStorage]:
         if op.name == "tlx.storage_alias_spec":
             found[op] = SharedStorage(op, [])
         if op.name in ("tlx.storage_alias_spec", "tlx.local_alloc"):
-            for value in _reached(op.results[0]):
+            for value in reached(op.results[0]):
                 origins.setdefault(value, op)
         if op.name == "tlx.local_alloc" and op.operands:
             other = origins[op.operands[0]]
@@ -161,15 +161,3 @@ def storages(ops: Sequence[CustomOp]) -> dict[CustomOp, SharedStorage]:
         if storage.members:
             storage.check()
     return found
-
-
-def _reached(value: SSAValue) -> Iterator[SSAValue]:
-    """A value and all that it becomes by control flow."""
-    seen: set[SSAValue] = set()
-    work = [value]
-    while work:
-        current = work.pop()
-        if current not in seen:
-            seen.add(current)
-            yield current
-            work.extend(carried_to(current))
