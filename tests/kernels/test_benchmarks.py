@@ -82,7 +82,6 @@ def test_goals() -> None:
 
 def test_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Times, their parts and counters of each product, from the files that the commands write."""
-    pytest.importorskip("matplotlib")
     result = measured()
     halves = [
         {"case": r["case"], "contestant": r["contestant"], "whole": r["samples"],
