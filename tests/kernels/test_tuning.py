@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 import warnings
+from collections import Counter
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -256,6 +257,21 @@ def test_rounds_take_turns() -> None:
     assert sorted(measured, key=measured.__getitem__) == configs
     # What drifts meets all alike.
     assert max(measured.values()) - min(measured.values()) < 3
+
+
+def test_what_fails_beside_others_is_tried_alone() -> None:
+    configs = [Config(64, 64, 64, group, 3, 4) for group in (1, 2, 4)]
+    meeting, runs = threading.Barrier(3), Counter[Config]()
+
+    def run(config: Config) -> None:
+        runs[config] += 1
+        if runs[config] == 1:
+            meeting.wait(60)  # all three are running
+        if config is configs[2] or (config is configs[0] and runs[config] == 1):
+            raise SystemError("AST constructor recursion depth mismatch")
+
+    assert tuning.compile_together(configs, run) == configs[:2]
+    assert [runs[config] for config in configs] == [2, 1, 2]
 
 
 def test_candidates_compile_side_by_side(fresh_cache: Path) -> None:

@@ -209,27 +209,34 @@ _tuning = threading.Lock()
 
 
 def compile_together(tried: Sequence[Config], run: Callable[[Config], Any]) -> list[Config]:
-    """Run each once, at the same time; those that ran.
+    """Run each, at the same time; those that ran.
 
     In threads: three quarters of a compilation are in LLVM and ptxas, which run side by side.
+    What fails beside others is tried alone: parses that run side by side may fail in CPython
+    3.11 ("AST constructor recursion depth mismatch").
 
     Raises:
         KernelArgumentError: none ran.
     """
     errors: list[Exception] = []
 
-    def attempt(config: Config, context: contextvars.Context) -> Config | None:
+    def attempt(config: Config, context: contextvars.Context) -> bool:
         try:
             context.run(run, config)
         except Exception as error:
             errors.append(error)
-            return None
-        return config
+            return False
+        return True
 
     # A pipeline that is in use holds for the threads too.
     contexts = [contextvars.copy_context() for _ in tried]
     with ThreadPoolExecutor(len(tried)) as pool:
-        ran = [c for c in pool.map(attempt, tried, contexts) if c is not None]
+        together = list(pool.map(attempt, tried, contexts))
+    ran = [
+        config
+        for config, context, did in zip(tried, contexts, together, strict=True)
+        if did or attempt(config, context)
+    ]
     if not ran:
         raise KernelArgumentError(
             f"none of {len(tried)} configurations runs",
