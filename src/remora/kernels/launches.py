@@ -8,13 +8,17 @@ from functools import cache
 from typing import Any
 
 import triton
+import triton.language as tl
 from triton.runtime.errors import OutOfResources
 from triton.tools.tensor_descriptor import TensorDescriptor
 
+import remora.tlx as tlx
 from remora.errors import KernelArgumentError
 from remora.kernels.config import Config
-from remora.kernels.gemm_specialized import gemm_specialized
+from remora.kernels.gemm_specialized import EXTENTS, gemm_specialized
+from remora.kernels.narrow import narrow
 from remora.kernels.operands import Operand, Product
+from remora.pipeline import attach
 
 _WHERE = "remora.kernels.matmul"
 
@@ -94,10 +98,10 @@ def check_described(product: Product) -> None:
 
 def _check_shares(product: Product, config: Config, rows: int) -> None:
     """Refuse clusters whose programs copy less of a row than the 128 bytes that are swizzled."""
-    m, n = config.block_m // config.cluster[1], config.block_n // config.cluster[0]
+    m, n = config.block_m // config.cluster[1], config.buffer_n // config.cluster[0]
     shares = (
         ("cluster[1]", product.a.by_column, rows, m),
-        ("cluster[0]", not product.b.by_column, config.block_n, n),
+        ("cluster[0]", not product.b.by_column, config.buffer_n, n),
     )
     size = product.a.tensor.element_size()
     for name, along_rows, whole, share in shares:
@@ -109,16 +113,50 @@ def _check_shares(product: Product, config: Config, rows: int) -> None:
             )
 
 
-def _descriptor_of(operand: Operand, rows: int, columns: int) -> Callable[[Any], TensorDescriptor]:
-    """Makes an operand's descriptor, of blocks in the order that it is stored in."""
+def _check_batches(product: Product) -> None:
+    if product.batches > 1:
+        raise KernelArgumentError(
+            f"{product.batches} products with tiles whose columns are no power of two",
+            where=_WHERE,
+            hint="give config.block_n a power of two",
+        )
+
+
+def _descriptor_of(
+    operand: Operand, rows: int, columns: int, width: int = 0
+) -> Callable[[Any], TensorDescriptor]:
+    """Makes an operand's descriptor, of blocks in the order that it is stored in.
+
+    width: its matrices are the parts of so many columns.
+    """
     block = [columns, rows] if operand.by_column else [rows, columns]
-    return _descriptor(operand.described, block)
+    return _descriptor(operand.described, block, width, across=0 if operand.by_column else 1)
 
 
-def _descriptor(x: Any, block: list[int]) -> Callable[[Any], TensorDescriptor]:
+def _descriptor(
+    x: Any, block: list[int], width: int = 0, across: int = 1
+) -> Callable[[Any], TensorDescriptor]:
+    """across: the dimension that is cut into parts of a width."""
     shape, strides = list(x.shape), list(x.stride())
-    block = [1] * (x.dim() - 2) + block
+    if width:
+        parts, step = shape[across] // width, width * strides[across]
+        shape[across] = width
+        shape, strides = [parts, *shape], [step, *strides]
+    block = [1] * (len(shape) - 2) + block
     return lambda tensor: TensorDescriptor(tensor, shape, strides, block)
+
+
+def _no_descriptor(tensor: Any) -> None:
+    """Where a kernel needs none."""
+
+
+@cache
+def _kernel(wide: int, columns: int) -> Any:
+    """``gemm_specialized``, with products of so many columns; 0: of as many as buffers have."""
+    if not columns:
+        return gemm_specialized
+    kernel = tlx.jit(do_not_specialize=EXTENTS)(gemm_specialized.fn)
+    return attach(narrow(wide, columns, registers=False))(kernel)
 
 
 def specialized(product: Product, config: Config, extra: Extra) -> Launch:
@@ -131,15 +169,25 @@ def specialized(product: Product, config: Config, extra: Extra) -> Launch:
 
     check_described(product)
     cooperative = config.schedule == "cooperative"
+    if product.n <= config.block_n:
+        config = replace(config, block_n=config.buffer_n)  # one tile: nothing to leave to others
     cluster_m, cluster_n = config.cluster
     rows = config.block_m // 2 if cooperative else config.block_m
     _check_shares(product, config, rows)
     a, b, c = product.a, product.b, product.c
     described = product.c_described
     a_desc = _descriptor_of(a, min(rows, config.block_m // cluster_n), config.block_k)
-    b_desc = _descriptor_of(b, config.block_k, config.block_n // cluster_m)
-    c_block = [rows, config.block_n // config.subtiles]
-    c_desc = _descriptor(c, c_block) if described else lambda tensor: tensor
+    width = config.block_n if config.block_n != config.buffer_n else 0
+    if width:
+        _check_batches(product)
+        described = described and width * c.element_size() % 16 == 0
+    b_block = config.block_k, config.buffer_n // cluster_m
+    b_desc = _descriptor_of(b, *b_block, width)
+    c_block = [rows, config.buffer_n // config.subtiles]
+    c_desc = _descriptor(c, c_block, width) if described else lambda tensor: tensor
+    partly = width and product.n % width
+    b_rest = _descriptor_of(b, *b_block) if partly else _no_descriptor
+    c_rest = _descriptor(c, c_block) if partly and described else _no_descriptor
     size = cluster_m * cluster_n
     tiles = product.batches * (
         parts_of(product.m, config.block_m * cluster_m)
@@ -162,16 +210,19 @@ def specialized(product: Product, config: Config, extra: Extra) -> Launch:
         B_BY_COLUMN=b.by_column, A_BATCHED=a.batched, B_BATCHED=b.batched, C_DESCRIBED=described,
         ACC=product.accumulator, PINGPONG=not cooperative, CLUSTER_M=cluster_m,
         CLUSTER_N=cluster_n, STREAM_K=split_tiles > 0, LATE=config.late_store and described,
-        KEEP=config.keep, TURN=config.turn, EPILOGUE=extra.epilogue, INDEX=product.index,
-        num_warps=4, ctas_per_cga=(size, 1, 1),
+        KEEP=config.keep, TURN=config.turn, WIDTH=width, EARLY=config.early,
+        EPILOGUE=extra.epilogue, INDEX=product.index, num_warps=4, ctas_per_cga=(size, 1, 1),
     )  # fmt: skip
+    kernel = _kernel(config.buffer_n, width if product.accumulator == tl.float32 else 0)
+    if config.early:
+        given["launch_pdl"] = True
     room = clusters * size, config.block_m * config.block_n
 
     def launch(a: Any, b: Any, c: Any, extra: Extra) -> None:
         partials, flags = _workspace(c.device, *room) if split_tiles else (None, None)
-        gemm_specialized[grid](
+        kernel[grid](
             a_desc(a), b_desc(b), c_desc(c), extra.scale_a, extra.scale_b, extra.args,
-            partials, flags, **given,
+            partials, flags, b_rest=b_rest(b), c_rest=c_rest(c), **given,
         )  # fmt: skip
 
     return launch
