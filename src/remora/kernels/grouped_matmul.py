@@ -362,7 +362,7 @@ def _launch_specialized(
     """Launch the kernel whose warps have tasks of their own."""
     import torch
 
-    a, b, c, kind, (groups, m, n, k) = work.a, work.b, work.c, work.kind, work.sizes
+    a, b, c, kind, (groups, m, n, _) = work.a, work.b, work.c, work.kind, work.sizes
     config = config or specialized_config(n, a.element_size(), c.element_size())
     rows, b_block = config.block_m // 2, [config.block_k, config.block_n]
     descriptors: list[Any] = [None, None, None]
