@@ -112,13 +112,15 @@ def _check_shares(product: Product, config: Config, rows: int) -> None:
 def _descriptor_of(operand: Operand, rows: int, columns: int) -> Callable[[Any], TensorDescriptor]:
     """Makes an operand's descriptor, of blocks in the order that it is stored in."""
     block = [columns, rows] if operand.by_column else [rows, columns]
-    return _descriptor(operand.described, block)
+    return _descriptor(operand.described, block, rounded=operand.rounded)
 
 
-def _descriptor(x: Any, block: list[int]) -> Callable[[Any], TensorDescriptor]:
+def _descriptor(
+    x: Any, block: list[int], rounded: bool = False
+) -> Callable[[Any], TensorDescriptor]:
     shape, strides = list(x.shape), list(x.stride())
     block = [1] * (x.dim() - 2) + block
-    return lambda tensor: TensorDescriptor(tensor, shape, strides, block)
+    return lambda tensor: TensorDescriptor(tensor, shape, strides, block, round_f32_to_tf32=rounded)
 
 
 def specialized(product: Product, config: Config, extra: Extra) -> Launch:
