@@ -464,10 +464,11 @@ def compare(suite: str, case: Case, contestants: list[Contestant], rounds: int, 
                 "suite": suite, "case": asdict(case), "contestant": c.name, **answer, "samples": [],
             }  # fmt: skip
     # The GPU idles while results are checked, and is faster until it is warm again: round 0, of
-    # one contestant, counts for nothing. Each round begins with another one.
+    # one contestant, counts for nothing. Every other round goes backwards, so that nobody
+    # always comes after the same one, who may leave it a cooler GPU.
     for i in range(rounds + 1):
         able = [c for c in contestants if c.name in rows and "error" not in rows[c.name]]
-        for c in able[i % len(able) :] + able[: i % len(able)] if i and able else able[:1]:
+        for c in able[:: 1 if i % 2 else -1] if i else able[:1]:
             sample = c.ask(do="measure", case=asdict(case), ms=ms if i else 2 * ms)
             if "error" in sample:
                 rows[c.name]["error"] = sample["error"]
