@@ -5,8 +5,9 @@
 
 Batch 4, 16 heads, length 4096, fp16, random normal. All in one process, in turn, round
 after round, there and back; medians, and ratios to cuDNN. Forward counts 4 * length ** 2 *
-dimension operations a head (half where causal), backward 2.5 times as many. The error is ``|result - float64| /
-|float64|`` of the last head's result, or of the worst of its three gradients.
+dimension operations a head (half where causal), backward 2.5 times as many. The error is
+``|result - float64| / |float64|`` of the last head's result, or of the worst of its three
+gradients.
 
 Each row has its floors, in ms: what the products take on the matrix units, the exponentials on
 the special function units (both at the highest clock), and each tensor's bytes, moved once, at
