@@ -463,13 +463,17 @@ def compare(suite: str, case: Case, contestants: list[Contestant], rounds: int, 
             rows[c.name] = {
                 "suite": suite, "case": asdict(case), "contestant": c.name, **answer, "samples": [],
             }  # fmt: skip
-    for _ in range(rounds):
-        for c in contestants:
-            if c.name in rows and "error" not in rows[c.name]:
-                sample = c.ask(do="measure", case=asdict(case), ms=ms)
+    # The GPU idles while results are checked, and is faster until it is warm again: round 0, of
+    # one contestant, counts for nothing. Every other round goes backwards, so that nobody
+    # always comes after the same one, who may leave it a cooler GPU.
+    for i in range(rounds + 1):
+        able = [c for c in contestants if c.name in rows and "error" not in rows[c.name]]
+        for c in able[:: 1 if i % 2 else -1] if i else able[:1]:
+            sample = c.ask(do="measure", case=asdict(case), ms=ms if i else 2 * ms)
+            if "error" in sample:
+                rows[c.name]["error"] = sample["error"]
+            if i:
                 rows[c.name]["samples"].append(sample)
-                if "error" in sample:
-                    rows[c.name]["error"] = sample["error"]
     for row in rows.values():
         if "error" not in row:
             summarize(case, row)

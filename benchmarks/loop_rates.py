@@ -41,13 +41,13 @@ _BANKS = tl.constexpr("""
     mov.u64 start, %clock64;
 again:
     ld.volatile.shared.v4.b32 {a, b, c, d}, [at];
-    ld.volatile.shared.v4.b32 {a, b, c, d}, [at];
-    ld.volatile.shared.v4.b32 {a, b, c, d}, [at];
-    ld.volatile.shared.v4.b32 {a, b, c, d}, [at];
-    ld.volatile.shared.v4.b32 {a, b, c, d}, [at];
-    ld.volatile.shared.v4.b32 {a, b, c, d}, [at];
-    ld.volatile.shared.v4.b32 {a, b, c, d}, [at];
-    ld.volatile.shared.v4.b32 {a, b, c, d}, [at];
+    ld.volatile.shared.v4.b32 {a, b, c, d}, [at+3584];
+    ld.volatile.shared.v4.b32 {a, b, c, d}, [at+7168];
+    ld.volatile.shared.v4.b32 {a, b, c, d}, [at+10752];
+    ld.volatile.shared.v4.b32 {a, b, c, d}, [at+14336];
+    ld.volatile.shared.v4.b32 {a, b, c, d}, [at+17920];
+    ld.volatile.shared.v4.b32 {a, b, c, d}, [at+21504];
+    ld.volatile.shared.v4.b32 {a, b, c, d}, [at+25088];
     add.s32 n, n, -1;
     setp.ne.b32 more, n, 0;
     @more bra again;
@@ -60,7 +60,10 @@ again:
 
 @triton.jit
 def banks(t_ptr, rounds, PITCH: tl.constexpr, SWIZZLED: tl.constexpr):
-    """Eight reads of 16 bytes a lane, a row each, PITCH bytes apart. t_ptr (programs * 128)."""
+    """Eight reads of 16 bytes a lane, a row each, PITCH bytes apart. t_ptr (programs * 128).
+
+    Each of its own addresses, on the same banks: of equal ones ptxas leaves one.
+    """
     lane = tl.arange(0, 128) % 32
     at = lane * PITCH
     if SWIZZLED:

@@ -130,11 +130,12 @@ def _descriptor_of(
     width: its matrices are the parts of so many columns.
     """
     block = [columns, rows] if operand.by_column else [rows, columns]
-    return _descriptor(operand.described, block, width, across=0 if operand.by_column else 1)
+    across = 0 if operand.by_column else 1
+    return _descriptor(operand.described, block, width, across, rounded=operand.rounded)
 
 
 def _descriptor(
-    x: Any, block: list[int], width: int = 0, across: int = 1
+    x: Any, block: list[int], width: int = 0, across: int = 1, rounded: bool = False
 ) -> Callable[[Any], TensorDescriptor]:
     """across: the dimension that is cut into parts of a width."""
     shape, strides = list(x.shape), list(x.stride())
@@ -143,7 +144,7 @@ def _descriptor(
         shape[across] = width
         shape, strides = [parts, *shape], [step, *strides]
     block = [1] * (len(shape) - 2) + block
-    return lambda tensor: TensorDescriptor(tensor, shape, strides, block)
+    return lambda tensor: TensorDescriptor(tensor, shape, strides, block, round_f32_to_tf32=rounded)
 
 
 def _no_descriptor(tensor: Any) -> None:
