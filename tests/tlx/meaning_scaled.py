@@ -9,7 +9,7 @@ import pytest
 import torch
 import triton
 import triton.language as tl
-from tlx.scaled_kernels import in_parts, numbers, ordered, quantized, scaled, turned
+from tlx.scaled_kernels import in_parts, numbers, ordered, paired, quantized, scaled, turned
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 import remora.tlx as tlx
@@ -113,17 +113,41 @@ def test_scales_past_k_do_not_count() -> None:
     np.testing.assert_allclose(c.numpy(), (a.double() @ b.double().T).numpy(), rtol=1e-4, atol=1e-3)
 
 
-@tlx.jit
-def at_once():
+@pytest.mark.parametrize("stored", [False, True])
+@pytest.mark.parametrize(("format_", "n"), [("e4m3", 128), ("e2m1", 256)])
+def test_two_ctas(format_: str, n: int, stored: bool) -> None:
+    """Each has its rows, and half of B's columns; of B's scales all."""
+    k, packed = 256, 2 if format_ == "e2m1" else 1
+    a, b = operand(512, k, format_), operand(n, k, format_)
+    scales = [torch.randint(120, 135, (rows, k // 32), dtype=torch.uint8) for rows in (512, n)]
+    c = torch.zeros(2, 256, n)
+    kernel = tlx.jit(paired.fn)
+    for half in range(2):
+        rows = slice(256 * half, 256 * half + 256)
+        laid = [ordered(x).squeeze(0) for x in (scales[0][rows], scales[1])]
+        boxes = [[1, k // 128, 2, 256], [-(-n // 128), k // 128, 2, 256]]
+        kernel[(2,)](
+            TensorDescriptor.from_tensor(a[rows], [128, k // packed]),
+            TensorDescriptor.from_tensor(b, [n // 2, k // packed]),
+            *(TensorDescriptor.from_tensor(s, x) for s, x in zip(laid, boxes, strict=True)),
+            c[half], format_, n, k, 32, True, stored, ctas_per_cga=(2, 1, 1),
+        )  # fmt: skip
+    values = [2.0 ** (s.numpy().astype(np.float64) - 127) for s in scales]
+    x = numbers(a, format_) * np.repeat(values[0], 32, axis=1)
+    y = numbers(b, format_) * (1 if stored else np.repeat(values[1], 32, axis=1))
+    np.testing.assert_allclose(c.reshape(512, n).numpy(), x @ y.T, rtol=2e-4, atol=1e-1)
+
+
+def test_two_ctas_without_a_cluster() -> None:
+    with pytest.raises(Exception, match="take") as caught:
+        tlx.jit(alone.fn)[(2,)](ctas_per_cga=(1, 1, 1))
+    assert UnsupportedByTarget.of(caught.value) is not None
+
+
+@triton.jit
+def alone():
     bars = tlx.alloc_barriers(1)
     tlx.tcgen05_commit(bars[0], two_ctas=True)
-
-
-def test_two_ctas_are_refused() -> None:
-    """Programs run one after the other here."""
-    with pytest.raises(Exception, match="one after the other") as caught:
-        at_once[(2,)](ctas_per_cga=(2, 1, 1))
-    assert UnsupportedByTarget.of(caught.value) is not None
 
 
 def test_scales_of_a_shape_whose_bytes_lie_alike() -> None:

@@ -98,12 +98,13 @@ def paired(
     tlx.async_descriptor_load(a_scale_desc, a_scale[0], [rank, 0, 0, 0], full)
     tlx.async_descriptor_load(b_scale_desc, b_scale[0], [0, 0, 0, 0], full)
     tlx.barrier_wait(full, 0)
+    if STORED:
+        ones = tlx.local_alloc((N, BLOCKS * 4), tl.uint8, 1, tlx.storage_kind.tmem)
+        tlx.local_store(ones[0], tl.full((N, BLOCKS * 4), 127, tl.uint8))
     if PAIR:
         tlx.barrier_arrive(both[0], 1, remote_cta_rank=0)
         tlx.barrier_wait(both[0], 0, pred=rank == 0)
     if STORED:
-        ones = tlx.local_alloc((N, BLOCKS * 4), tl.uint8, 1, tlx.storage_kind.tmem)
-        tlx.local_store(ones[0], tl.full((N, BLOCKS * 4), 127, tl.uint8))
         tlx.async_dot_scaled(
             a[0], tlx.local_trans(b[0]), acc[0], a_scale[0], FORMAT, ones[0], FORMAT,
             use_acc=False, mBarriers=[done[0]], two_ctas=PAIR,

@@ -263,18 +263,18 @@ def _multiply(
     barriers: int, use_acc: bool | None, pred: bool, pair: bool, is_async: bool,
     formats: tuple[str, str], block: int, exact: tuple[bool, bool],
 ) -> None:  # fmt: skip
-    def multiply() -> Array:
-        x = _numbers(a, formats[0])
-        y = _numbers(b.T, formats[1])
+    def multiply(rows: Array, row_scale: Array, column_scale: Array, columns: list[Array]) -> Array:
+        x = _numbers(rows, formats[0])
+        y = np.vstack([_numbers(part.T, formats[1]) for part in columns])
         # Two's powers change no bit of the sum's terms; ue4m3 scales are in fp32 too.
-        x = x * np.repeat(_scales(a_scale, x.shape, block), block, axis=1)
-        y = y * np.repeat(_scales(b_scale, y.shape, block), block, axis=1)
+        x = x * np.repeat(_scales(row_scale, x.shape, block), block, axis=1)
+        y = y * np.repeat(_scales(column_scale, y.shape, block), block, axis=1)
         product: Array = x @ y.T
         return product
 
     later_product(
-        machine, a, b, total, rest, barriers, use_acc, pred, is_async, multiply,
-        also=(a_scale, b_scale),
+        machine, [a, a_scale, b_scale, total], [b], rest, barriers, use_acc, pred, pair, is_async,
+        multiply,
     )  # fmt: skip
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from remora.dsl.reference import Machine
 from remora.errors import UnsupportedByTarget, WrongDtype, WrongShape, WrongType
 from remora.tlx.barriers import Barrier, barrier, predicate
 from remora.tlx.buffers import LOWERED_IN, view
+from remora.tlx.ranks import pair_of
 from remora.tlx.targets import require_pair, require_tensor_memory
 from remora.tlx.types import are_scales, bits
 
@@ -217,48 +219,70 @@ def _multiply(
     is_async: bool,
 ) -> None:
     later_product(
-        machine, a, b, total, rest, barriers, use_acc, pred, is_async,
-        lambda: _wide(a) @ _wide(b),
+        machine, [a, total], [b], rest, barriers, use_acc, pred, pair, is_async,
+        lambda rows, columns: _wide(rows) @ np.hstack([_wide(part) for part in columns]),
     )  # fmt: skip
 
 
 def later_product(
-    machine: Machine, a: Any, b: Any, total: Any, rest: Any, barriers: int,
-    use_acc: bool | None, pred: bool, is_async: bool, multiply: Any, also: Any = (),
+    machine: Machine, own: list[Any], columns: list[Any], rest: Any, barriers: int,
+    use_acc: bool | None, pred: bool, pair: bool, is_async: bool, multiply: Any,
 ) -> None:  # fmt: skip
     """A product in flight, and its arrivals.
 
-    rest: the barriers, then what is not constant of use_acc and pred. multiply: gives the
-    product; also: what it reads besides the operands.
+    own: what a CTA has for its rows, the last of which is the sum. columns: B. rest: the
+    barriers, then what is not constant of use_acc and pred. multiply: gives the product of
+    what is in ``own`` but the sum, and of B's parts, of which a pair has two.
     """
     bars, flags = rest[:barriers], [bool(f) for f in rest[barriers:]]
     accumulates = flags[0] if use_acc is None else use_acc
     if pred and not flags[-1]:
         return
+    programs = _issuing(machine, pair)
+    if not programs:  # the other CTA's is the product
+        return
+    halves = [machine.array_elsewhere(b, program) for program in programs for b in columns]
+    rows = [[machine.array_elsewhere(x, program) for x in own] for program in programs]
 
     def run() -> None:
-        product = multiply()
-        before = total.astype(np.float32) if accumulates else np.float32(0)
-        total[...] = (product + before).astype(total.dtype)
+        for *given, total in rows:
+            product = multiply(*given, halves)
+            before = total.astype(np.float32) if accumulates else np.float32(0)
+            total[...] = (product + before).astype(total.dtype)
 
-    reads = [a, b, *also, *([total] if accumulates else [])]
-    machine.later(QUEUE, run, reads=reads, writes=[total], in_order=True)
+    totals = [total for *_, total in rows]
+    reads = [*halves, *(x for given in rows for x in given[: None if accumulates else -1])]
+    machine.later(QUEUE, run, reads=reads, writes=totals, in_order=True)
     machine.close_group(QUEUE)
     for bar in bars:
-        commit(machine, bar)
+        commit(machine, bar, pair)
     if not is_async:
         machine.wait(QUEUE, 0)
 
 
-def commit(machine: Machine, bar: Barrier) -> None:
-    """An arrival at a barrier after all that is in the matrix unit."""
-    bar.commits += 1
+def _issuing(machine: Machine, pair: bool) -> Sequence[Any]:
+    """The programs that an instruction of this one is of: none, where it is the other's."""
+    if not pair:
+        return [machine.strand.place]
+    programs = pair_of(machine)
+    return programs if programs[0] == machine.strand.place else []
+
+
+def commit(machine: Machine, bar: Barrier, pair: bool) -> None:
+    """An arrival at a barrier after all that is in the matrix unit; of a pair, at both CTAs'."""
+    for program in _issuing(machine, pair):
+        _commit_to(machine, machine.elsewhere(bar, program))
+
+
+def _commit_to(machine: Machine, bar: Barrier) -> None:
+    queue = machine.queue(QUEUE)
+    bar.commits.append(queue)
 
     def arrive() -> None:
-        bar.commits -= 1
-        bar.arrive()
+        bar.commits.remove(queue)
+        bar.arrive(effect.clock)
 
-    machine.later(QUEUE, arrive)
+    effect = machine.later(QUEUE, arrive, in_order=True)
     machine.close_group(QUEUE)
 
 
@@ -291,7 +315,7 @@ def tcgen05_commit(call: Call, mBarrier: Any, two_ctas: Any = False) -> None:
 
 @tcgen05_commit.reference
 def _commit(machine: Machine, bar: Barrier, pair: bool) -> None:
-    commit(machine, bar)
+    commit(machine, bar, pair)
 
 
 @op("tlx.tmem_copy", lowered_in=LOWERED_IN)
