@@ -25,6 +25,7 @@ _SUMS = {
     tl.float32: (tl.float32,),
     tl.float8e4nv: (tl.float32, tl.float16),
     tl.float8e5: (tl.float32, tl.float16),
+    tl.int8: (tl.int32,),
 }
 
 
@@ -66,6 +67,12 @@ def emit_product(
         require_pair(call)
     bars = barriers(call, mBarriers)
     is_async = call.constant("force_async", force_async, bool) or bool(bars)
+    if pair and not is_async:
+        call.fail(
+            WrongType,
+            "a product of two CTAs has neither mBarriers nor force_async: nothing waits for it",
+            hint="mBarriers=[...], or force_async=True and tlx.tcgen05_commit(..., two_ctas=True)",
+        )
     flag = tl._unwrap_if_constexpr(use_acc)
     flag = True if flag is None else flag
     accumulates: bool | None = bool(flag) if isinstance(flag, bool | int) else None
@@ -172,7 +179,13 @@ def _check_dtypes(call: Call, a: Any, b: Any, total: Any, input_precision: Any) 
                 f"{name} is of {x.dtype}, which the matrix unit does not multiply",
                 hint="one of " + ", ".join(map(str, _SUMS)),
             )
-    if a.dtype != b.dtype and not bits(a.dtype) == bits(b.dtype) == 8:
+    if a.dtype == tl.int8 and not call.interpreted and int(call.target.arch) != 100:
+        call.fail(
+            UnsupportedByTarget,
+            f"tcgen05 of sm_{call.target.arch} multiplies no int8",
+            hint="load both operands with tlx.local_load and use tl.dot",
+        )
+    if a.dtype != b.dtype and not (a.dtype.is_fp8() and b.dtype.is_fp8()):
         call.fail(
             WrongDtype,
             f"A is of {a.dtype} and B of {b.dtype}",
@@ -183,7 +196,7 @@ def _check_dtypes(call: Call, a: Any, b: Any, total: Any, input_precision: Any) 
             WrongDtype,
             f"acc is of {total.dtype}, products of {a.dtype} are summed in "
             + " or ".join(map(str, _SUMS[a.dtype])),
-            hint="allocate it with tl.float32",
+            hint=f"allocate it with tl.{_SUMS[a.dtype][0].name}",
         )
     precision = tl._unwrap_if_constexpr(input_precision)
     if a.dtype == tl.float32 and precision not in (None, "tf32"):
@@ -238,8 +251,9 @@ def later_product(
 
     def run() -> None:
         product = multiply()
-        before = total.astype(np.float32) if accumulates else np.float32(0)
-        total[...] = (product + before).astype(total.dtype)
+        if accumulates:
+            product = product + total.astype(product.dtype)
+        total[...] = product.astype(total.dtype)
 
     reads = [a, b, *also, *([total] if accumulates else [])]
     machine.later(QUEUE, run, reads=reads, writes=[total], in_order=True)
@@ -263,7 +277,9 @@ def commit(machine: Machine, bar: Barrier) -> None:
 
 
 def _wide(array: Any) -> Any:
-    """fp32, as the matrix unit reads it: of fp32 the low 13 bits of the mantissa do not count."""
+    """int32 of integers; else fp32, of which the low 13 bits of the mantissa do not count."""
+    if array.dtype == np.int8:
+        return array.astype(np.int32)
     if array.dtype != np.float32:
         return array.astype(np.float32)
     raw = np.ascontiguousarray(array).view(np.uint32) & np.uint32(0xFFFFE000)

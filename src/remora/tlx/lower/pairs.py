@@ -29,9 +29,9 @@ _STEP = 32
 # Of the instruction descriptor: A's and B's formats, and what is summed.
 _KINDS = {
     "f16": ("f16", 0), "bf16": ("f16", 1), "f32": ("tf32", 2),
-    "f8E4M3FN": ("f8f6f4", 0), "f8E5M2": ("f8f6f4", 1),
+    "f8E4M3FN": ("f8f6f4", 0), "f8E5M2": ("f8f6f4", 1), "i8": ("i8", 1),
 }  # fmt: skip
-_SUMS = {"f16": 0, "f32": 1}
+_SUMS = {"f16": 0, "f32": 1, "i32": 2}
 
 # Of the matrix descriptor: how rows are swizzled.
 _SWIZZLES = {128: 2, 64: 4, 32: 6}
