@@ -9,7 +9,7 @@ import pytest
 import torch
 import triton
 import triton.language as tl
-from tlx.scaled_kernels import in_parts, numbers, ordered, quantized, scaled, turned
+from tlx.scaled_kernels import in_parts, numbers, ordered, packed, quantized, scaled, turned
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 import remora.tlx as tlx
@@ -111,6 +111,16 @@ def test_scales_past_k_do_not_count() -> None:
         c, 64, "e4m3", "e4m3", 128, 128, 64, 32, True, tl.uint8,
     )  # fmt: skip
     np.testing.assert_allclose(c.numpy(), (a.double() @ b.double().T).numpy(), rtol=1e-4, atol=1e-3)
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+def test_fewer_scales_than_there_are(groups: int) -> None:
+    p = torch.randint(10, 256, (32 * groups, 16), dtype=torch.uint8)
+    q = torch.zeros(128, 16 * groups, dtype=torch.uint8)
+    packed[(1,)](p, q, (32 * groups, 16), 16 * groups, True)
+    r, j = torch.meshgrid(torch.arange(128), torch.arange(4 * groups), indexing="ij")
+    assert torch.equal(q[:, : 4 * groups], p[32 * (j // 4) + r % 32, r // 32 * 4 + j % 4])
+    assert (q[:, 4 * groups :] == 9).all()
 
 
 @tlx.jit

@@ -176,6 +176,27 @@ def in_parts(a_ptr, b_ptr, a_scale_ptr, b_scale_ptr, c_ptr, N: tl.constexpr, PAR
 
 
 @triton.jit
+def packed(p, q, SHAPE: tl.constexpr, LENGTH: tl.constexpr, LOADED: tl.constexpr):
+    """Scales of 128 rows, LENGTH of each; SHAPE: in which their bytes are copied, fewer or as many.
+
+    LOADED, under the reference meaning: q (128, LENGTH).
+    """
+    COUNT: tl.constexpr = SHAPE[0] * SHAPE[1]
+    to = tlx.local_alloc((128, LENGTH), tl.uint8, 1, tlx.storage_kind.tmem)
+    tlx.local_store(to[0], tl.full((128, LENGTH), 9, tl.uint8))
+    given = tlx.local_alloc(SHAPE, tl.uint8, 1)
+    tlx.local_store(given[0], tl.reshape(tl.load(p + tl.arange(0, COUNT)), SHAPE))
+    tlx.fence_async_shared()
+    tlx.tmem_copy(given[0], to[0])  # copied
+    done = tlx.alloc_barriers(1)
+    tlx.tcgen05_commit(done[0])
+    tlx.barrier_wait(done[0], 0)
+    if LOADED:
+        at = tl.arange(0, 128)[:, None] * LENGTH + tl.arange(0, LENGTH)[None, :]
+        tl.store(q + at, tlx.local_load(to[0]))  # loaded
+
+
+@triton.jit
 def quantized(
     x_ptr, y_ptr, c_ptr, bytes_ptr, scales_ptr, DTYPE: tl.constexpr, WHERE: tl.constexpr,
     STORED: tl.constexpr,

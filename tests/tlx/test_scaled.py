@@ -9,7 +9,7 @@ import pytest
 import triton
 import triton.language as tl
 from tlx.building import RELEASE, build, instructions, line_of
-from tlx.scaled_kernels import in_parts, paired, quantized, scaled, turned
+from tlx.scaled_kernels import in_parts, packed, paired, quantized, scaled, turned
 from tlx.test_refused import refused
 
 import remora
@@ -119,6 +119,48 @@ def test_scales_of_a_shape_whose_bytes_lie_alike() -> None:
     assert len(instructions(text, r"tcgen05\.mma\.cta_group::1\.kind::mxf8f6f4")) == 8
     assert len(instructions(text, r"tcgen05\.cp\.cta_group::1\.warpx4")) == 4
     assert len(instructions(text, r"mbarrier\.init")) == 2  # and the product's own
+
+
+def copies(shape: tuple[int, int], length: int) -> list[tuple[int, int]]:
+    """Of each copy its first column, and where its descriptor begins, less those of the first."""
+    text = build(
+        packed, "cuda:100", p="*u8", q="*u8", SHAPE=shape, LENGTH=length, LOADED=False
+    ).asm["ptx"]
+    columns = dict(re.findall(r"add\.s32\s+(%r\d+), %r\d+, (\d+);", text))
+    starts = dict(re.findall(r"add\.s64\s+(%rd\d+), %rd\d+, (\d+);", text))
+    found = re.findall(r"tcgen05\.cp\S+warpx4\.32x128b \[ (%r\d+) \+ 0 \], (%rd\d+);", text)
+    return [(int(columns.get(c, 0)), int(starts.get(d, 0))) for c, d in found]
+
+
+@T38
+@pytest.mark.parametrize("groups", [1, 2, 4])
+def test_copies_of_fewer_scales_are_those_of_a_smaller_buffer(groups: int) -> None:
+    """32 rows of 16 bytes are 128 rows by 4: in 4 columns, once for each warp."""
+    fewer = copies((32 * groups, 16), 16 * groups)
+    whole = copies((32 * groups, 16), 4 * groups)
+    assert [a - fewer[0][0] for a, _ in fewer] == [a - whole[0][0] for a, _ in whole]
+    assert [b - fewer[0][1] for _, b in fewer] == [b - whole[0][1] for _, b in whole]
+    assert len(fewer) == groups
+
+
+@pytest.mark.parametrize(("shape", "length"), [
+    ((128, 4), 4), ((32, 32), 4), ((16, 16), 4), ((16, 32), 16), ((256, 16), 16),
+])  # fmt: skip
+def test_scales_that_are_not_in_the_unit_s_order(shape: tuple[int, int], length: int) -> None:
+    error = refused(
+        errors.WrongShape, packed, "cuda:100", p="*u8", q="*u8", SHAPE=shape, LENGTH=length,
+        LOADED=False,
+    )  # fmt: skip
+    assert line_of(packed, "# copied") in error.where
+    assert "(32 n, 16)" in error.hint
+
+
+def test_scales_are_not_loaded() -> None:
+    error = refused(
+        errors.UnsupportedByTarget, packed, "cuda:100", p="*u8", q="*u8", SHAPE=(32, 16),
+        LENGTH=4, LOADED=True,
+    )  # fmt: skip
+    assert line_of(packed, "# loaded") in error.where
 
 
 def of_two(format_: str, n: int, k: int, block: int, pair: bool, stored: bool) -> str:

@@ -315,8 +315,10 @@ def tmem_copy(call: Call, src: Any, dst: Any) -> None:
     """Copy from shared to tensor memory, asynchronously.
 
     Args:
-        src: one buffer in shared memory, of the bytes of ``dst``: of its shape; of scales in the
-            order in which the matrix unit reads them, 32 rows by 4 at a time.
+        src: one buffer in shared memory, of dst's shape. Of scales any shape of as many bytes but
+            dst's own, in the order in which the matrix unit reads them, 32 rows of 16 bytes at a
+            time; n of those, (32 n, 16), may be fewer than there are: the first 4 n scales of each
+            of 128 rows.
         dst: one buffer in tensor memory, of elements of the same width.
 
     Products that come after it in the task read what it copied; for others
@@ -336,8 +338,10 @@ def tmem_copy(call: Call, src: Any, dst: Any) -> None:
             f"src is of {source.dtype}, dst of {to.dtype}",
             hint="give both elements of one width",
         )
-    scales = are_scales(to.dtype)
-    if (np.prod(source.shape) != np.prod(to.shape)) if scales else (source.shape != to.shape):
+    scales = 0
+    if are_scales(to.dtype):
+        scales = _scales_copied(call, source, to)
+    elif source.shape != to.shape:
         call.fail(
             WrongShape,
             f"src is of shape {source.shape}, dst of {to.shape}",
@@ -346,10 +350,38 @@ def tmem_copy(call: Call, src: Any, dst: Any) -> None:
     call.emit([source, to], scales=scales)
 
 
+#: What the matrix unit reads of scales at a time: 32 rows of 16 bytes, as 128 rows by 4.
+_GROUP = (32, 16)
+
+
+def _scales_copied(call: Call, source: Any, to: Any) -> int:
+    """How many scales of each row a copy brings."""
+    rows, length = whole_rows(to.shape)
+    size = int(np.prod(source.shape))
+    packed = len(source.shape) == 2 and source.shape[1] == _GROUP[1] and not source.shape[0] % 32
+    fits = size == rows * length or (packed and to.shape[0] == 128 and size < rows * length)
+    if not fits or (source.shape == to.shape and not packed):
+        call.fail(
+            WrongShape,
+            f"src is of shape {source.shape}, dst of {to.shape}",
+            hint="scales are copied in the order in which the unit reads them, (32 n, 16) or "
+            "(1, rows // 128, scales // 4, 2, 256); tlx.local_store takes (rows, scales)",
+        )
+    return size // rows
+
+
 @tmem_copy.reference
-def _copy(machine: Machine, source: Any, to: Any, scales: bool) -> None:
+def _copy(machine: Machine, source: Any, to: Any, scales: int) -> None:
     def run() -> None:
-        to[...] = unpacked(source, whole_rows(to.shape)).reshape(to.shape) if scales else source
+        if not scales:
+            to[...] = source
+            return
+        rows, length = whole_rows(to.shape)
+        new = unpacked(source, (rows, scales))
+        if scales == length:
+            to[...] = new.reshape(to.shape)
+        else:
+            to[:, :scales] = new
 
     machine.later(QUEUE, run, reads=[source], writes=[to], in_order=True)
     machine.close_group(QUEUE)
