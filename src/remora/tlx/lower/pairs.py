@@ -59,7 +59,8 @@ class Operand:
         width = layout.swizzling
         # Rows lie in panels as wide as the swizzle, one panel after the other.
         panel = memdesc.whole[outer] * width
-        steps = range(memdesc.shape[k_dim] * memdesc.bits // 8 // _STEP)
+        size = memdesc.shape[k_dim] * memdesc.bits // 8
+        steps = range(size * (2 if layout.padded else 1) // _STEP)
         leading = 0
         if inner == k_dim:
             offsets = [s * _STEP % width + s * _STEP // width * panel for s in steps]
