@@ -266,17 +266,14 @@ def test_what_a_schedule_cannot_take(cases: Any) -> None:
 
 def test_the_kernel_of_somebody_else_in_between(cases: Any) -> None:
     """A kernel without a word of TLX launches and is right while TLX is in force."""
-    import triton
-
     from remora.kernels.gemm_stock import gemm_stock
+    from remora.kernels.launches import Extra, pipelined
     from remora.kernels.matmul import hopper_config
+    from remora.kernels.operands import product_of
 
     a, b = (torch.randn(256, 256, device="cuda", dtype=torch.float16) for _ in range(2))
-    c = torch.empty_like(a)
-    config = hopper_config(256, 256, 256, 2)
-    gemm_stock[(2,)](
-        a, b, c, 256, 256, 256, *a.stride(), *b.stride(), *c.stride(), **config.arguments(),
-        ACC=triton.language.float32, num_warps=config.num_warps,
-    )  # fmt: skip
+    made = product_of(a, b, False, None)
+    c = made.c
+    pipelined(gemm_stock, made, hopper_config(256, 256, 256, 2), Extra())(a, b, c, Extra())
     expected = a.double() @ b.double()
     assert (c.double() - expected).norm() <= 1e-3 * expected.norm()
