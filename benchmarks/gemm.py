@@ -207,9 +207,8 @@ def tuned(case: Case, given: dict[str, Any]) -> Callable[[], Any]:
 
 
 def stock(case: Case, given: dict[str, Any]) -> Callable[[], Any] | None:
-    import triton
-
     from remora.kernels.gemm_stock import gemm_stock
+    from remora.kernels.launches import Extra, pipelined
     from remora.kernels.matmul import hopper_config
     from remora.kernels.operands import product_of
 
@@ -217,15 +216,11 @@ def stock(case: Case, given: dict[str, Any]) -> Callable[[], Any] | None:
         return None
     a, b = given["a"], given["b"]
     config = hopper_config(case.m, case.n, case.k, a.element_size())
-    grid = (triton.cdiv(case.m, config.block_m) * triton.cdiv(case.n, config.block_n),)
+    launch = pipelined(gemm_stock, product_of(a, b, False, None), config, Extra())
 
     def run() -> Any:
-        made = product_of(a, b, False, None)
-        c = made.c
-        gemm_stock[grid](
-            a, b, c, case.m, case.n, case.k, *a.stride(), *b.stride(), *c.stride(),
-            **config.arguments(), ACC=made.accumulator, num_warps=config.num_warps,
-        )  # fmt: skip
+        c = product_of(a, b, False, None).c
+        launch(a, b, c, Extra())
         return c
 
     return run

@@ -62,10 +62,6 @@ def configs() -> dict[str, Any]:
         "late, pingpong": replace(pingpong, late_store=True, keep="a"),
         "turn": replace(cooperative, cluster=(2, 2), programs=4, turn=True),
         "turn, stream_k": replace(small, stream_k=True, programs=5, turn=True),
-        "104 columns, 1x2": replace(small, block_n=104, cluster=(1, 2), keep="a"),
-        "208 columns, 2x1, turn": replace(cooperative, block_n=208, cluster=(2, 1), turn=True),
-        "40 columns, pingpong": replace(pingpong, block_n=40, early=True),
-        "early": replace(small, cluster=(1, 2), early=True),
     }
 
 
@@ -126,59 +122,6 @@ def test_types_that_are_cut_along_k(cases: Any, dtype: str, shape: tuple[int, in
 
 
 @hopper
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("shape", [(128, 1040, 512), (304, 1008, 272), (640, 336, 4096)],
-                         ids=lambda s: "x".join(map(str, s)))  # fmt: skip
-def test_tiles_of_any_columns(cases: Any, dtype: str, shape: tuple[int, int, int]) -> None:
-    m, n, k = shape
-    size = getattr(torch, dtype).itemsize
-    a = cases.matrix((m, k), dtype, "cuda")
-    b = cases.matrix((k, n), dtype, "cuda", by_column=True)
-    config = replace(
-        configs()["104 columns, 1x2"], block_k=128 // size, stages=4, subtiles=4, keep=""
-    )
-    cases.agrees(a, b, times=2, config=config)
-    cases.agrees(a, b, config=replace(config, block_n=48, cluster=(2, 1)))
-    # A result that the copy engine cannot store.
-    cases.agrees(a, b[:, :-1], config=replace(config, stages=3))
-
-
-@hopper
-@pytest.mark.parametrize("columns", [64, 104])
-def test_launched_before_the_kernel_before_has_ended(cases: Any, columns: int) -> None:
-    """Each product is of the one before, beside kernels that know nothing of it; by a graph too."""
-    from remora.kernels import matmul
-
-    config = replace(configs()["early"], block_n=columns)
-    x, b = (
-        cases.matrix((128, 1040), "float16", "cuda"),
-        cases.matrix((1040, 1040), "float16", "cuda"),
-    )
-    b /= 32
-
-    def chain(config: Any) -> Any:
-        y = x
-        for step in range(12):
-            y = matmul(y, b, config=config)
-            if step % 4 == 3:
-                y = y / y.norm() * 1024
-        return y
-
-    expected = chain(replace(config, early=False))
-    assert expected.isfinite().all()
-    assert expected.any()
-    for _ in range(5):
-        assert torch.equal(chain(config), expected)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        y = chain(config)
-    for _ in range(5):
-        y.fill_(float("nan"))
-        graph.replay()
-        assert torch.equal(y, expected)
-
-
-@hopper
 @pytest.mark.parametrize("name", ["pipelined", "cooperative", "cluster 2x1", "late, stream_k"])
 def test_batches(cases: Any, name: str) -> None:
     cases.in_batches(200, 264, 136, "cuda", ("float16",), config=configs()[name])
@@ -190,13 +133,10 @@ def test_batches_of_any_extent(cases: Any) -> None:
 
 
 @hopper
-@pytest.mark.parametrize(
-    "name", ["pipelined", "cooperative", "late", "stream_k", "104 columns, 1x2"]
-)
+@pytest.mark.parametrize("name", ["pipelined", "cooperative", "late", "stream_k"])
 def test_epilogues(cases: Any, name: str) -> None:
     cases.with_epilogue(300, 264, 136, "cuda", config=configs()[name])
-    if "columns" not in name:
-        cases.with_epilogue(200, 264, 136, "cuda", batch=2, config=configs()[name])
+    cases.with_epilogue(200, 264, 136, "cuda", batch=2, config=configs()[name])
 
 
 def test_epilogues_of_any_extent(cases: Any) -> None:
@@ -326,17 +266,14 @@ def test_what_a_schedule_cannot_take(cases: Any) -> None:
 
 def test_the_kernel_of_somebody_else_in_between(cases: Any) -> None:
     """A kernel without a word of TLX launches and is right while TLX is in force."""
-    import triton
-
     from remora.kernels.gemm_stock import gemm_stock
+    from remora.kernels.launches import Extra, pipelined
     from remora.kernels.matmul import hopper_config
+    from remora.kernels.operands import product_of
 
     a, b = (torch.randn(256, 256, device="cuda", dtype=torch.float16) for _ in range(2))
-    c = torch.empty_like(a)
-    config = hopper_config(256, 256, 256, 2)
-    gemm_stock[(2,)](
-        a, b, c, 256, 256, 256, *a.stride(), *b.stride(), *c.stride(), **config.arguments(),
-        ACC=triton.language.float32, num_warps=config.num_warps,
-    )  # fmt: skip
+    made = product_of(a, b, False, None)
+    c = made.c
+    pipelined(gemm_stock, made, hopper_config(256, 256, 256, 2), Extra())(a, b, c, Extra())
     expected = a.double() @ b.double()
     assert (c.double() - expected).norm() <= 1e-3 * expected.norm()

@@ -31,12 +31,12 @@ def of_grouped(config: Config, size: int, out_size: int) -> int:
 def of_specialized(config: Config, size: int, out_size: int) -> int:
     """Of kernels whose warps have tasks of their own: the result goes in parts."""
     tiles = 2 if config.schedule == "pingpong" else 1  # one for each consumer
-    part = tiles * config.block_m * config.buffer_n // config.subtiles
+    part = tiles * config.block_m * config.block_n // config.subtiles
     return _buffers(config, size) + part * out_size
 
 
 def _buffers(config: Config, size: int) -> int:
-    return config.stages * (config.block_m + config.buffer_n) * config.block_k * size
+    return config.stages * (config.block_m + config.block_n) * config.block_k * size
 
 
 def _result(config: Config, out_size: int) -> int:

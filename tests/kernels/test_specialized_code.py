@@ -17,7 +17,6 @@ import remora.tlx as tlx
 from remora.analysis import resources
 from remora.kernels.gemm_specialized import gemm_specialized
 from remora.kernels.matmul import Config
-from remora.kernels.narrow import narrow
 from remora.kernels.offline import plain_arguments
 
 
@@ -28,32 +27,22 @@ def add_residual(acc, rows, columns, bias, residual, stride):
 
 
 def product(config: Config, dtype: str = "fp16", *, columns: str = "", out: str = "fp16",
-            batched: str = "", described: bool = True, rest: bool = False,
-            **given: Any) -> Any:  # fmt: skip
+            batched: str = "", described: bool = True, **given: Any) -> Any:  # fmt: skip
     """The product as ``matmul`` launches it.
 
-    columns: the operands that are column-major. batched: those that are batches. rest: the last
-    tile has less columns.
+    columns: the operands that are column-major. batched: those that are batches.
     """
     rows = config.block_m // (2 if config.schedule == "cooperative" else 1)
     cluster_m, cluster_n = config.cluster
 
-    def box(name: str, dtype: str, *extents: int, batched: str = batched) -> str:
+    def box(name: str, dtype: str, *extents: int) -> str:
         shape = extents[::-1] if name in columns else extents
         shape = (1, *shape) if name in batched else shape
         return f"tensordesc<{dtype}[{','.join(map(str, shape))}]>"
 
     a = box("a", dtype, min(rows, config.block_m // cluster_n), config.block_k)
-    width = config.block_n if config.block_n != config.buffer_n else 0
-    parts = batched + "bc" * bool(width)
-    b_block, c_block = (
-        (config.block_k, config.buffer_n // cluster_m), (rows, config.buffer_n // config.subtiles)
-    )  # fmt: skip
-    b = box("b", dtype, *b_block, batched=parts)
-    c = box("c", out, *c_block, batched=parts) if described else f"*{out}"
-    if rest:
-        given["b_rest"] = box("b", dtype, *b_block)
-        given["c_rest"] = box("c", out, *c_block) if described else None
+    b = box("b", dtype, config.block_k, config.block_n // cluster_m)
+    c = box("c", out, rows, config.block_n // config.subtiles) if described else f"*{out}"
     workspace = (
         {"partials": "*fp32", "flags": "*i32"}
         if config.stream_k
@@ -63,10 +52,7 @@ def product(config: Config, dtype: str = "fp16", *, columns: str = "", out: str 
         **plain_arguments(gemm_specialized), **workspace, "stride_cm": "i32:16", "stride_cn": 1,
         "ACC": tl.int32 if dtype == "i8" else tl.float32,
     }  # fmt: skip
-    used = [tlx.in_clusters((cluster_m * cluster_n, 1, 1))]
-    if width and dtype != "i8":
-        used.append(narrow(config.buffer_n, width, registers=False))
-    with remora.use(*used):
+    with remora.use(tlx.in_clusters((cluster_m * cluster_n, 1, 1))):
         return build(
             gemm_specialized, "cuda:90", a_desc=a, b_desc=b, c=c, M="i32", N="i32", K="i32",
             batches="i32", split_tiles="i32", **config.arguments(), SUBTILES=config.subtiles,
@@ -74,7 +60,7 @@ def product(config: Config, dtype: str = "fp16", *, columns: str = "", out: str 
             B_BATCHED="b" in batched, C_DESCRIBED=described,
             PINGPONG=config.schedule == "pingpong", CLUSTER_M=cluster_m, CLUSTER_N=cluster_n,
             STREAM_K=config.stream_k, LATE=config.late_store, KEEP=config.keep, TURN=config.turn,
-            WIDTH=width, EARLY=config.early, **{**arguments, **given},
+            **{**arguments, **given},
         )  # fmt: skip
 
 
@@ -175,37 +161,6 @@ def test_integers_that_are_cut_along_k() -> None:
     config = replace(COOPERATIVE, block_n=128, block_k=128, stream_k=True)
     ptx = product(config, "i8", columns="b", out="i32").asm["ptx"]
     assert len(re.findall(r"ld\.global\.v2\.b32 \{%a, %b\}.*add\.s32", ptx)) == 2 * 32
-
-
-NARROW = Config(128, 104, 64, 8, 6, 4, "cooperative", 2, (1, 2), keep="a")
-
-
-@pytest.mark.parametrize(("config", "dtype", "options", "shape"), [
-    (NARROW, "fp16", {}, "m64n104k16.f32.f16.f16"),
-    (NARROW, "bf16", {"rest": True}, "m64n104k16.f32.bf16.bf16"),
-    (replace(NARROW, early=True), "fp16", {"columns": "b"}, "m64n104k16.f32.f16.f16"),
-    (replace(NARROW, block_n=208, stages=4, cluster=(2, 1)), "fp16", {"rest": True},
-     "m64n208k16.f32.f16.f16"),
-    (replace(NARROW, block_n=40, schedule="pingpong", cluster=(1, 1)), "fp16",
-     {"described": False, "rest": True}, "m64n40k16.f32.f16.f16"),
-    (replace(NARROW, block_k=128), "fp8e4nv", {"columns": "b"}, "m64n104k32.f32.e4m3.e4m3"),
-    (replace(NARROW, block_k=128, stages=5), "i8", {"columns": "b", "out": "i32"},
-     "m64n128k32.s32.s8.s8"),
-])  # fmt: skip
-def test_tiles_of_any_columns(
-    config: Config, dtype: str, options: dict[str, Any], shape: str
-) -> None:
-    """Products are of as many columns as the tile; copies of its own end where it does."""
-    compiled = product(config, dtype, **options)
-    ptx = compiled.asm["ptx"]
-    assert set(instructions(ptx, r"wgmma\.mma_async\.sync\.aligned\.(m\S+) ")) == {shape}
-    assert resources(compiled.asm["cubin"])[1] == 0
-    assert compiled.metadata.shared <= LIMIT
-    loads = instructions(ptx, r"cp\.async\.bulk\.tensor\.(\dd)\.shared")
-    assert set(loads) == {"2d", "3d"}
-    waits = len(instructions(ptx, r"griddepcontrol\.wait"))
-    starts = len(instructions(ptx, r"griddepcontrol\.launch_dependents"))
-    assert (waits, starts) == ((3, 1) if config.early else (0, 0))
 
 
 def test_turns() -> None:

@@ -25,10 +25,6 @@ class Config:
     keep: "a" or "b": that operand is to leave the second-level cache last, the other one first.
     turn: every other tile of a program is multiplied from the end of K, of which what it has
     in common with the tile before is still in that cache.
-    block_n may be any multiple of 8 (of 16 bytes, where B is stored by rows or the result goes by
-    the copy engine), so that tiles are as many as programs: buffers have the next power of two.
-    Without stream_k and late_store.
-    early: launched before the kernel before on the stream has ended, and waits for that.
     """
 
     block_m: int
@@ -45,20 +41,12 @@ class Config:
     late_store: bool = False
     keep: str = ""
     turn: bool = False
-    early: bool = False
-
-    @property
-    def buffer_n(self) -> int:
-        """Columns of buffers of B and of sums."""
-        return 1 << (self.block_n - 1).bit_length()
 
     def __post_init__(self) -> None:
         problem = None
         if self.schedule == "blackwell":
             if self.cluster not in ((1, 1), (2, 1)) or self.stream_k or self.subtiles % 2:
                 problem = "the schedule for Blackwell takes clusters of 1 or 2, even subtiles"
-            elif self.block_n != self.buffer_n or self.early:
-                problem = "the schedule for Blackwell takes powers of two, launched in order"
         elif self.schedule not in ("pipelined", "cooperative", "pingpong"):
             problem = f"there is no schedule {self.schedule!r}"
         elif self.schedule != "pipelined" and self.subtiles not in (1, 2, 4):
@@ -67,19 +55,10 @@ class Config:
             problem = f"cluster is {self.cluster}: powers of two with a product of at most 8"
         elif self.schedule == "pipelined" and (
             self.cluster != (1, 1)
-            or self.stream_k or self.late_store or self.keep or self.turn or self.early
-            or self.block_n != self.buffer_n
+            or self.stream_k or self.late_store or self.keep or self.turn
         ):  # fmt: skip
             problem = (
-                "clusters, stream_k, late_store, keep, turn, early and a block_n that is no power "
-                "of two need warps with tasks of their own"
-            )
-        elif self.block_n != self.buffer_n and (
-            self.block_n % 8 or self.stream_k or self.late_store
-        ):
-            problem = (
-                f"block_n is {self.block_n}: a power of two, or a multiple of 8 without stream_k "
-                "and late_store"
+                "clusters, stream_k, late_store, keep and turn need warps with tasks of their own"
             )
         elif self.schedule == "pingpong" and self.stream_k:
             problem = "stream_k needs consumers that share a tile"
@@ -96,7 +75,7 @@ class Config:
         """The kernel's constants."""
         return {
             "BLOCK_M": self.block_m,
-            "BLOCK_N": self.buffer_n,
+            "BLOCK_N": self.block_n,
             "BLOCK_K": self.block_k,
             "GROUP_M": self.group_m,
             "STAGES": self.stages,

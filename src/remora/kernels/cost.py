@@ -245,25 +245,14 @@ def _all(problem: Problem, gpu: Gpu) -> Iterator[Config]:
                 continue  # a tile of the cluster's would be outside
             # With one row of tiles B is read once, A by all programs (docs/kernels.md: 2 %).
             keep = "a" if problem.batch * problem.m <= m else ""
-            columns = _fewest_columns(problem, m, gpu)
             for group in groups:
                 config = Config(
                     m, n, depth, group, stages, 4, schedule, subtiles, cluster, keep=keep
                 )
                 yield config
-                if n // 2 < columns < n:
-                    yield replace(config, block_n=columns)
                 if not cooperative:
                     continue
                 yield replace(config, stream_k=True)
                 if problem.tiles(m, n) > gpu.units:  # a next tile, during which to store
                     # Of tiles that are cut as well none was the fastest on an H200.
                     yield replace(config, late_store=True, subtiles=4, turn=True)
-
-
-def _fewest_columns(problem: Problem, m: int, gpu: Gpu) -> int:
-    """The columns of tiles of m rows of which each program has one at most."""
-    programs = gpu.units // math.ceil(problem.m / m)  # on the tiles of a row
-    if problem.batch > 1 or not programs:
-        return 0
-    return 8 * math.ceil(problem.n / (8 * programs))

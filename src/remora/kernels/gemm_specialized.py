@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import triton
 import triton.language as tl
-from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 import remora.tlx as tlx
 from remora.kernels.epilogue import finished, store
@@ -21,11 +20,8 @@ from remora.kernels.tiles import columns_of, tile_of
 # consumer; Triton's own begin at 0.
 _TURN = tl.constexpr(8)
 
-#: Numbers that make no difference for the code.
-EXTENTS = ["split_tiles", "batches"]
 
-
-@tlx.jit(do_not_specialize=EXTENTS)
+@tlx.jit(do_not_specialize=["split_tiles", "batches"])
 def gemm_specialized(
     a_desc, b_desc, c, scale_a, scale_b, args, partials, flags,
     M, N, K, batches, stride_cb, stride_cm, stride_cn, split_tiles,
@@ -35,8 +31,7 @@ def gemm_specialized(
     C_DESCRIBED: tl.constexpr, ACC: tl.constexpr, PINGPONG: tl.constexpr,
     CLUSTER_M: tl.constexpr, CLUSTER_N: tl.constexpr, STREAM_K: tl.constexpr,
     LATE: tl.constexpr, KEEP: tl.constexpr, TURN: tl.constexpr, EPILOGUE: tl.constexpr,
-    INDEX: tl.constexpr, WIDTH: tl.constexpr = 0, b_rest=None, c_rest=None,
-    EARLY: tl.constexpr = False,
+    INDEX: tl.constexpr,
 ):  # fmt: skip
     """``C = A @ B``, by two consumers; in batches.
 
@@ -63,17 +58,7 @@ def gemm_specialized(
     "a" or "b": that operand is to leave the second-level cache last, the other one first.
     TURN: every other tile of a program begins at the end of K, of which what it has in common
     with the tile before is still in that cache.
-
-    WIDTH, without STREAM_K, LATE and batches: the columns of a tile, a multiple of 8, where they
-    are less than BLOCK_N, those of buffers. b_desc is (N // WIDTH, K, WIDTH), or (N // WIDTH,
-    WIDTH, K), and c (N // WIDTH, M, WIDTH), so that a copy ends where its tile does: what is past
-    it is zero in a buffer, and is not stored. If WIDTH does not divide N, b_rest and c_rest are
-    the matrices, which end where the last tile does.
-
-    EARLY: launched before the kernel before has ended; each task waits for that.
     """
-    if EARLY:
-        gdc_launch_dependents()
     PARTS: tl.constexpr = 1 if PINGPONG else 2
     ROWS: tl.constexpr = BLOCK_M // PARTS
     A_SHAPE: tl.constexpr = (BLOCK_K, ROWS) if A_BY_COLUMN else (ROWS, BLOCK_K)
@@ -89,26 +74,25 @@ def gemm_specialized(
     with tlx.async_tasks():
         with tlx.async_task("default"):
             _consume(
-                c, c_rest, scale_a, scale_b, args, a_buffers, b_buffers, c_buffers,
+                c, scale_a, scale_b, args, a_buffers, b_buffers, c_buffers,
                 full, empty, partials, flags, M, N, K, batches, stride_cb, stride_cm, stride_cn,
                 split_tiles, 0, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, SUBTILES,
                 A_BY_COLUMN, B_BY_COLUMN, C_DESCRIBED, ACC, PINGPONG, CLUSTER_M, CLUSTER_N,
-                STREAM_K, LATE, EPILOGUE, INDEX, WIDTH, EARLY,
+                STREAM_K, LATE, EPILOGUE, INDEX,
             )  # fmt: skip
         with tlx.async_task(num_warps=4, num_regs=232):
             _consume(
-                c, c_rest, scale_a, scale_b, args, a_buffers, b_buffers, c_buffers,
+                c, scale_a, scale_b, args, a_buffers, b_buffers, c_buffers,
                 full, empty, partials, flags, M, N, K, batches, stride_cb, stride_cm, stride_cn,
                 split_tiles, 1, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, SUBTILES,
                 A_BY_COLUMN, B_BY_COLUMN, C_DESCRIBED, ACC, PINGPONG, CLUSTER_M, CLUSTER_N,
-                STREAM_K, LATE, EPILOGUE, INDEX, WIDTH, EARLY,
+                STREAM_K, LATE, EPILOGUE, INDEX,
             )  # fmt: skip
         with tlx.async_task(num_warps=1, num_regs=40):
             _produce(
-                a_desc, b_desc, b_rest, a_buffers, b_buffers, full, empty, M, N, K, batches,
-                split_tiles, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, A_BY_COLUMN, B_BY_COLUMN,
-                A_BATCHED, B_BATCHED, PARTS, CLUSTER_M, CLUSTER_N, STREAM_K, KEEP, TURN, WIDTH,
-                EARLY,
+                a_desc, b_desc, a_buffers, b_buffers, full, empty, M, N, K, batches, split_tiles,
+                BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES, A_BY_COLUMN, B_BY_COLUMN,
+                A_BATCHED, B_BATCHED, PARTS, CLUSTER_M, CLUSTER_N, STREAM_K, KEEP, TURN,
             )  # fmt: skip
 
 
@@ -151,32 +135,17 @@ def _origin(
 
 
 @triton.jit
-def _place(batch, column, WIDTH: tl.constexpr):
-    """Matrix and column of a tile as the descriptors of B and C have them."""
-    if WIDTH:
-        batch, column = column // WIDTH, 0
-    return batch, column
-
-
-@triton.jit
-def _is_last(column, N, WIDTH: tl.constexpr):
-    """Whether a tile has less than WIDTH columns; N is no multiple of WIDTH."""
-    return column == N // WIDTH * WIDTH
-
-
-@triton.jit
 def _produce(
-    a_desc, b_desc, b_rest, a_buffers, b_buffers, full, empty, M, N, K, batches, split_tiles,
+    a_desc, b_desc, a_buffers, b_buffers, full, empty, M, N, K, batches, split_tiles,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
     STAGES: tl.constexpr, A_BY_COLUMN: tl.constexpr, B_BY_COLUMN: tl.constexpr,
     A_BATCHED: tl.constexpr, B_BATCHED: tl.constexpr, PARTS: tl.constexpr,
     CLUSTER_M: tl.constexpr, CLUSTER_N: tl.constexpr, STREAM_K: tl.constexpr, KEEP: tl.constexpr,
-    TURN: tl.constexpr, WIDTH: tl.constexpr, EARLY: tl.constexpr,
+    TURN: tl.constexpr,
 ):  # fmt: skip
     """Copy the operands of the program's tiles, stage by stage; A's in PARTS."""
     BYTES: tl.constexpr = (BLOCK_M + BLOCK_N) * BLOCK_K * tlx.size_of(tlx.dtype_of(a_desc))
     ROWS: tl.constexpr = BLOCK_M // PARTS
-    COLUMNS: tl.constexpr = WIDTH if WIDTH else BLOCK_N
     # Parts of A that a program copies, or programs that copy one part together.
     A_PARTS: tl.constexpr = max(PARTS // CLUSTER_N, 1)
     A_PIECES: tl.constexpr = max(CLUSTER_N // PARTS, 1)
@@ -185,15 +154,13 @@ def _produce(
     B_LEAVES: tl.constexpr = "evict_last" if KEEP == "b" else FIRST
     rank_m, rank_n, _ = _rank(CLUSTER_M, CLUSTER_N)
     cluster, clusters, tiles, steps = _work(
-        M, N, K, batches, BLOCK_M, COLUMNS, BLOCK_K, CLUSTER_M, CLUSTER_N
+        M, N, K, batches, BLOCK_M, BLOCK_N, BLOCK_K, CLUSTER_M, CLUSTER_N
     )
     step = 0
-    if EARLY:
-        gdc_wait()
     for item in range(items_of(cluster, clusters, tiles, split_tiles, steps, STREAM_K)):
         tile, first, last = work_item(item, cluster, clusters, tiles, split_tiles, steps, STREAM_K)
         batch, row, column = _origin(
-            tile, rank_m, rank_n, M, N, BLOCK_M, COLUMNS, GROUP_M, CLUSTER_M, CLUSTER_N
+            tile, rank_m, rank_n, M, N, BLOCK_M, BLOCK_N, GROUP_M, CLUSTER_M, CLUSTER_N
         )
         k, ahead = first * BLOCK_K, BLOCK_K
         if TURN:
@@ -211,26 +178,11 @@ def _produce(
                     ROWS // A_PIECES, BLOCK_K, A_BY_COLUMN, rank_m, CLUSTER_M, CLUSTER_N, A_PIECES,
                     A_LEAVES,
                 )  # fmt: skip
-            if b_rest is not None:
-                if _is_last(column, N, WIDTH):
-                    _copy_share(
-                        b_rest, b_buffers[stage], full[stage], 0, column, k, rank_m, False,
-                        BLOCK_N // CLUSTER_M, BLOCK_K, not B_BY_COLUMN,
-                        rank_n * CLUSTER_M, 1, CLUSTER_M, CLUSTER_M, B_LEAVES,
-                    )  # fmt: skip
-                else:
-                    _copy_share(
-                        b_desc, b_buffers[stage], full[stage], column // WIDTH, 0, k, rank_m, True,
-                        BLOCK_N // CLUSTER_M, BLOCK_K, not B_BY_COLUMN,
-                        rank_n * CLUSTER_M, 1, CLUSTER_M, CLUSTER_M, B_LEAVES,
-                    )  # fmt: skip
-            else:
-                matrix, at = _place(batch, column, WIDTH)
-                _copy_share(
-                    b_desc, b_buffers[stage], full[stage], matrix, at, k, rank_m,
-                    B_BATCHED or WIDTH > 0, BLOCK_N // CLUSTER_M, BLOCK_K, not B_BY_COLUMN,
-                    rank_n * CLUSTER_M, 1, CLUSTER_M, CLUSTER_M, B_LEAVES,
-                )  # fmt: skip
+            _copy_share(
+                b_desc, b_buffers[stage], full[stage], batch, column, k, rank_m, B_BATCHED,
+                BLOCK_N // CLUSTER_M, BLOCK_K, not B_BY_COLUMN,
+                rank_n * CLUSTER_M, 1, CLUSTER_M, CLUSTER_M, B_LEAVES,
+            )  # fmt: skip
             step += 1
             k += ahead
 
@@ -364,25 +316,21 @@ def _multiply(
 
 @triton.jit
 def _consume(
-    c, c_rest, scale_a, scale_b, args, a_buffers, b_buffers, c_buffers,
+    c, scale_a, scale_b, args, a_buffers, b_buffers, c_buffers,
     full, empty, partials, flags, M, N, K, batches, stride_cb, stride_cm, stride_cn, split_tiles,
     ME: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
     GROUP_M: tl.constexpr, STAGES: tl.constexpr, SUBTILES: tl.constexpr,
     A_BY_COLUMN: tl.constexpr, B_BY_COLUMN: tl.constexpr, C_DESCRIBED: tl.constexpr,
     ACC: tl.constexpr, PINGPONG: tl.constexpr, CLUSTER_M: tl.constexpr, CLUSTER_N: tl.constexpr,
     STREAM_K: tl.constexpr, LATE: tl.constexpr, EPILOGUE: tl.constexpr, INDEX: tl.constexpr,
-    WIDTH: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     """Multiply and store half of each of the program's tiles, or every other one."""
     PARTS: tl.constexpr = 1 if PINGPONG else 2
     PART: tl.constexpr = 0 if PINGPONG else ME
     ROWS: tl.constexpr = BLOCK_M // PARTS
-    COLUMNS: tl.constexpr = WIDTH if WIDTH else BLOCK_N
-    if EARLY:
-        gdc_wait()
     rank_m, rank_n, rank = _rank(CLUSTER_M, CLUSTER_N)
     cluster, clusters, tiles, steps = _work(
-        M, N, K, batches, BLOCK_M, COLUMNS, BLOCK_K, CLUSTER_M, CLUSTER_N
+        M, N, K, batches, BLOCK_M, BLOCK_N, BLOCK_K, CLUSTER_M, CLUSTER_N
     )
     step = 0
     if PINGPONG:
@@ -397,7 +345,7 @@ def _consume(
     for item in range(ME if PINGPONG else 0, items, 2 if PINGPONG else 1):
         tile, first, last = work_item(item, cluster, clusters, tiles, split_tiles, steps, STREAM_K)
         batch, row, column = _origin(
-            tile, rank_m, rank_n, M, N, BLOCK_M, COLUMNS, GROUP_M, CLUSTER_M, CLUSTER_N
+            tile, rank_m, rank_n, M, N, BLOCK_M, BLOCK_N, GROUP_M, CLUSTER_M, CLUSTER_N
         )
         row += PART * ROWS
         if PINGPONG:
@@ -429,9 +377,8 @@ def _consume(
         else:
             if last == steps:
                 _put(
-                    acc, c, c_rest, c_buffers[ME], batch, row, column, M, N, stride_cb, stride_cm,
+                    acc, c, c_buffers[ME], batch, row, column, M, N, stride_cb, stride_cm,
                     stride_cn, scale_a, scale_b, args, SUBTILES, C_DESCRIBED, EPILOGUE, INDEX,
-                    WIDTH,
                 )  # fmt: skip
     if STREAM_K:
         if given:
@@ -447,35 +394,28 @@ def _consume(
 
 @triton.jit
 def _put(
-    acc, c, c_rest, buffer, batch, row, column, M, N, stride_cb, stride_cm, stride_cn, scale_a,
-    scale_b, args, SUBTILES: tl.constexpr, C_DESCRIBED: tl.constexpr,
-    EPILOGUE: tl.constexpr, INDEX: tl.constexpr, WIDTH: tl.constexpr,
+    acc, c, buffer, batch, row, column, M, N, stride_cb, stride_cm, stride_cn, scale_a, scale_b,
+    args, SUBTILES: tl.constexpr, C_DESCRIBED: tl.constexpr,
+    EPILOGUE: tl.constexpr, INDEX: tl.constexpr,
 ):  # fmt: skip
     """Finish and store a tile, in SUBTILES parts."""
     COLUMNS: tl.constexpr = acc.shape[1] // SUBTILES
     parts = columns_of(acc, SUBTILES)
-    end = tl.minimum(N, column + WIDTH) if WIDTH else N
-    matrix, first = _place(batch, column, WIDTH)
     for part in tl.static_range(SUBTILES):
         at = column + part * COLUMNS
         values = finished(
             parts[part], batch, row, at, M, N, scale_a, scale_b, args, EPILOGUE, INDEX
         )
-        if not C_DESCRIBED:
-            store(c, values, batch, row, at, M, end, stride_cb, stride_cm, stride_cn, INDEX)
-        elif c_rest is None:
-            hand_over(c, buffer, values, matrix, row, first + part * COLUMNS)
+        if C_DESCRIBED:
+            hand_over(c, buffer, values, batch, row, at)
         else:
-            if _is_last(column, N, WIDTH):
-                hand_over(c_rest, buffer, values, 0, row, at)
-            else:
-                hand_over(c, buffer, values, matrix, row, first + part * COLUMNS)
+            store(c, values, batch, row, at, M, N, stride_cb, stride_cm, stride_cn, INDEX)
 
 
 @triton.jit
-def hand_over(c_desc, buffer, values, batch, row, column):
-    """Give a part of the result to the copy engine."""
-    tlx.async_descriptor_store_wait(0)  # the store before has read the buffer
+def hand_over(c_desc, buffer, values, batch, row, column, OTHERS: tl.constexpr = 0):
+    """Give a part of the result to the copy engine; OTHERS: buffers in turn with this one."""
+    tlx.async_descriptor_store_wait(OTHERS)  # the last store from this buffer has read it
     tlx.local_store(buffer, values.to(tlx.dtype_of(c_desc)))
     tlx.fence_async_shared()
     if len(c_desc.block_shape) == 3:

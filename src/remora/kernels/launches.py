@@ -8,17 +8,14 @@ from functools import cache
 from typing import Any
 
 import triton
-import triton.language as tl
 from triton.runtime.errors import OutOfResources
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-import remora.tlx as tlx
 from remora.errors import KernelArgumentError
 from remora.kernels.config import Config
-from remora.kernels.gemm_specialized import EXTENTS, gemm_specialized
-from remora.kernels.narrow import narrow
+from remora.kernels.gemm_blackwell import gemm_blackwell
+from remora.kernels.gemm_specialized import gemm_specialized
 from remora.kernels.operands import Operand, Product
-from remora.pipeline import attach
 
 _WHERE = "remora.kernels.matmul"
 
@@ -71,8 +68,15 @@ def pipelined(kernel: Any, product: Product, config: Config, extra: Extra) -> La
     return launch
 
 
-def check_described(product: Product) -> None:
+#: Bytes of the elements of which the unit multiplies matrices whose K is not contiguous: wgmma,
+#: tcgen05.
+WGMMA_TURNS, TCGEN05_TURNS = (2,), (1, 2)
+
+
+def check_described(product: Product, turned: tuple[int, ...] = WGMMA_TURNS) -> None:
     """Refuse operands that the kernels whose warps have tasks of their own cannot take.
+
+    turned: bytes of elements whose K need not be contiguous.
 
     Raises:
         KernelArgumentError: says which, and why.
@@ -86,7 +90,7 @@ def check_described(product: Product) -> None:
                 "begin at one; or use another schedule",
             )
     for name, along_k, x in (("a", "rows", product.a), ("b", "columns", product.b)):
-        if x.tensor.element_size() != 2 and x.by_column == (name == "a"):
+        if x.tensor.element_size() not in turned and x.by_column == (name == "a"):
             raise KernelArgumentError(
                 f"{name} is of {x.tensor.dtype} and its {along_k} are not contiguous",
                 where=_WHERE,
@@ -98,10 +102,10 @@ def check_described(product: Product) -> None:
 
 def _check_shares(product: Product, config: Config, rows: int) -> None:
     """Refuse clusters whose programs copy less of a row than the 128 bytes that are swizzled."""
-    m, n = config.block_m // config.cluster[1], config.buffer_n // config.cluster[0]
+    m, n = config.block_m // config.cluster[1], config.block_n // config.cluster[0]
     shares = (
         ("cluster[1]", product.a.by_column, rows, m),
-        ("cluster[0]", not product.b.by_column, config.buffer_n, n),
+        ("cluster[0]", not product.b.by_column, config.block_n, n),
     )
     size = product.a.tensor.element_size()
     for name, along_rows, whole, share in shares:
@@ -113,51 +117,18 @@ def _check_shares(product: Product, config: Config, rows: int) -> None:
             )
 
 
-def _check_batches(product: Product) -> None:
-    if product.batches > 1:
-        raise KernelArgumentError(
-            f"{product.batches} products with tiles whose columns are no power of two",
-            where=_WHERE,
-            hint="give config.block_n a power of two",
-        )
-
-
-def _descriptor_of(
-    operand: Operand, rows: int, columns: int, width: int = 0
-) -> Callable[[Any], TensorDescriptor]:
-    """Makes an operand's descriptor, of blocks in the order that it is stored in.
-
-    width: its matrices are the parts of so many columns.
-    """
+def _descriptor_of(operand: Operand, rows: int, columns: int) -> Callable[[Any], TensorDescriptor]:
+    """Makes an operand's descriptor, of blocks in the order that it is stored in."""
     block = [columns, rows] if operand.by_column else [rows, columns]
-    across = 0 if operand.by_column else 1
-    return _descriptor(operand.described, block, width, across, rounded=operand.rounded)
+    return _descriptor(operand.described, block, rounded=operand.rounded)
 
 
 def _descriptor(
-    x: Any, block: list[int], width: int = 0, across: int = 1, rounded: bool = False
+    x: Any, block: list[int], rounded: bool = False
 ) -> Callable[[Any], TensorDescriptor]:
-    """across: the dimension that is cut into parts of a width."""
     shape, strides = list(x.shape), list(x.stride())
-    if width:
-        parts, step = shape[across] // width, width * strides[across]
-        shape[across] = width
-        shape, strides = [parts, *shape], [step, *strides]
-    block = [1] * (len(shape) - 2) + block
+    block = [1] * (x.dim() - 2) + block
     return lambda tensor: TensorDescriptor(tensor, shape, strides, block, round_f32_to_tf32=rounded)
-
-
-def _no_descriptor(tensor: Any) -> None:
-    """Where a kernel needs none."""
-
-
-@cache
-def _kernel(wide: int, columns: int) -> Any:
-    """``gemm_specialized``, with products of so many columns; 0: of as many as buffers have."""
-    if not columns:
-        return gemm_specialized
-    kernel = tlx.jit(do_not_specialize=EXTENTS)(gemm_specialized.fn)
-    return attach(narrow(wide, columns, registers=False))(kernel)
 
 
 def specialized(product: Product, config: Config, extra: Extra) -> Launch:
@@ -170,25 +141,15 @@ def specialized(product: Product, config: Config, extra: Extra) -> Launch:
 
     check_described(product)
     cooperative = config.schedule == "cooperative"
-    if product.n <= config.block_n:
-        config = replace(config, block_n=config.buffer_n)  # one tile: nothing to leave to others
     cluster_m, cluster_n = config.cluster
     rows = config.block_m // 2 if cooperative else config.block_m
     _check_shares(product, config, rows)
     a, b, c = product.a, product.b, product.c
     described = product.c_described
     a_desc = _descriptor_of(a, min(rows, config.block_m // cluster_n), config.block_k)
-    width = config.block_n if config.block_n != config.buffer_n else 0
-    if width:
-        _check_batches(product)
-        described = described and width * c.element_size() % 16 == 0
-    b_block = config.block_k, config.buffer_n // cluster_m
-    b_desc = _descriptor_of(b, *b_block, width)
-    c_block = [rows, config.buffer_n // config.subtiles]
-    c_desc = _descriptor(c, c_block, width) if described else lambda tensor: tensor
-    partly = width and product.n % width
-    b_rest = _descriptor_of(b, *b_block) if partly else _no_descriptor
-    c_rest = _descriptor(c, c_block) if partly and described else _no_descriptor
+    b_desc = _descriptor_of(b, config.block_k, config.block_n // cluster_m)
+    c_block = [rows, config.block_n // config.subtiles]
+    c_desc = _descriptor(c, c_block) if described else lambda tensor: tensor
     size = cluster_m * cluster_n
     tiles = product.batches * (
         parts_of(product.m, config.block_m * cluster_m)
@@ -211,20 +172,50 @@ def specialized(product: Product, config: Config, extra: Extra) -> Launch:
         B_BY_COLUMN=b.by_column, A_BATCHED=a.batched, B_BATCHED=b.batched, C_DESCRIBED=described,
         ACC=product.accumulator, PINGPONG=not cooperative, CLUSTER_M=cluster_m,
         CLUSTER_N=cluster_n, STREAM_K=split_tiles > 0, LATE=config.late_store and described,
-        KEEP=config.keep, TURN=config.turn, WIDTH=width, EARLY=config.early,
-        EPILOGUE=extra.epilogue, INDEX=product.index, num_warps=4, ctas_per_cga=(size, 1, 1),
+        KEEP=config.keep, TURN=config.turn, EPILOGUE=extra.epilogue, INDEX=product.index,
+        num_warps=4, ctas_per_cga=(size, 1, 1),
     )  # fmt: skip
-    kernel = _kernel(config.buffer_n, width if product.accumulator == tl.float32 else 0)
-    if config.early:
-        given["launch_pdl"] = True
     room = clusters * size, config.block_m * config.block_n
 
     def launch(a: Any, b: Any, c: Any, extra: Extra) -> None:
         partials, flags = _workspace(c.device, *room) if split_tiles else (None, None)
-        kernel[grid](
+        gemm_specialized[grid](
             a_desc(a), b_desc(b), c_desc(c), extra.scale_a, extra.scale_b, extra.args,
-            partials, flags, b_rest=b_rest(b), c_rest=c_rest(c), **given,
+            partials, flags, **given,
         )  # fmt: skip
+
+    return launch
+
+
+def blackwell(product: Product, config: Config, extra: Extra) -> Launch:
+    """The launch of the kernel for Blackwell; a cluster of (2, 1) is a pair.
+
+    Raises:
+        KernelArgumentError: it cannot take the operands.
+    """
+    check_described(product, TCGEN05_TURNS)
+    a, b, c = product.a, product.b, product.c
+    described = product.c_described
+    ctas = config.cluster[0]
+    a_desc = _descriptor_of(a, config.block_m, config.block_k)
+    b_desc = _descriptor_of(b, config.block_k, config.block_n // ctas)
+    c_block = [config.block_m, config.block_n // config.subtiles]
+    c_desc = _descriptor(c, c_block) if described else lambda tensor: tensor
+    tiles = parts_of(product.m, config.block_m * ctas) * parts_of(product.n, config.block_n)
+    grid = (product.batches * tiles * ctas,)
+    given = dict(
+        M=product.m, N=product.n, K=product.k,
+        **dict(zip(("stride_cb", "stride_cm", "stride_cn"), product.c_strides(), strict=True)),
+        **config.arguments(), SUBTILES=config.subtiles, A_BY_COLUMN=a.by_column,
+        B_BY_COLUMN=b.by_column, A_BATCHED=a.batched, B_BATCHED=b.batched, C_DESCRIBED=described,
+        ACC=product.accumulator, PAIR=ctas == 2, EPILOGUE=extra.epilogue, INDEX=product.index,
+        num_warps=4, ctas_per_cga=(ctas, 1, 1),
+    )  # fmt: skip
+
+    def launch(a: Any, b: Any, c: Any, extra: Extra) -> None:
+        gemm_blackwell[grid](
+            a_desc(a), b_desc(b), c_desc(c), extra.scale_a, extra.scale_b, extra.args, **given
+        )
 
     return launch
 
@@ -262,12 +253,13 @@ def _clusters_at_a_time(device: int, size: int) -> int:
 
 
 def launched(product: Product, config: Config, extra: Extra) -> Launch:
-    """Launch ``specialized``, with as many stages as fit; what was launched."""
+    """Launch ``specialized`` or ``blackwell``, with as many stages as fit; what was launched."""
     # Scales, what an epilogue loads, and what the copy engine does not store, go through shared
     # memory.
     may_be_less = extra != Extra() or not product.c_described
+    prepare = blackwell if config.schedule == "blackwell" else specialized
     while True:
-        launch = specialized(product, config, extra)
+        launch = prepare(product, config, extra)
         try:
             launch(product.a.tensor, product.b.tensor, product.c, extra)
         except OutOfResources:
