@@ -121,6 +121,52 @@ def test_types_that_are_cut_along_k(cases: Any, dtype: str, shape: tuple[int, in
         cases.agrees(a, b, times=2, config=replace(config, cluster=cluster, stages=4))
 
 
+def split(share: int, columns: int = 256) -> Any:
+    from remora.kernels.matmul import Config
+
+    stages = 3 if columns == 256 else 6
+    return Config(128, columns, 64, 8, stages, 4, "split", 1, (1, share), keep="a")
+
+
+@hopper
+@pytest.mark.parametrize(("share", "columns"), [(1, 256), (2, 256), (1, 128), (2, 128)])
+@pytest.mark.parametrize("order", ["row-row", "row-column", "column-row"])
+def test_tiles_that_two_programs_share(cases: Any, order: str, share: int, columns: int) -> None:
+    by_column = [o == "column" for o in order.split("-")]
+    config = split(share, columns)
+    for m, n, k in ((128, 256, 4096), (1000, 776, 328), (64, 4104, 136), (128, 13312, 1024)):
+        a = cases.matrix((m, k), "float16", "cuda", by_column=by_column[0])
+        b = cases.matrix((k, n), "float16", "cuda", by_column=by_column[1])
+        first = cases.agrees(a, b, config=config)
+        assert torch.equal(first, cases.agrees(a, b, times=5, config=config))
+
+
+@hopper
+@pytest.mark.parametrize("share", [1, 2])
+def test_tiles_that_two_programs_share_with_more(cases: Any, share: int) -> None:
+    """An epilogue, scales, another type; what is refused."""
+    from remora.errors import KernelArgumentError
+    from remora.kernels import matmul
+
+    config = split(share)
+    a, b = (
+        cases.matrix((200, 520), "bfloat16", "cuda"),
+        cases.matrix((520, 784), "bfloat16", "cuda"),
+    )
+    cases.agrees(a, b, config=config)
+    scale = torch.rand(784, device="cuda")
+    cases.agrees(a, b, (a.double() @ b.double()) * scale, config=config, scale_b=scale)
+    epilogue = {"epilogue": cases.bias_gelu_residual}
+    bias, residual = torch.randn(784, device="cuda"), torch.randn(200, 784, device="cuda").half()
+    sums = a.double() @ b.double() * 0.125 + bias
+    epilogue["epilogue_args"] = (bias, residual, 784, cases.tl.constexpr(0.125))
+    expected = torch.nn.functional.gelu(sums) + residual
+    cases.agrees(a, b, expected, config=config, **epilogue)
+    for x, y, more in ((a, b, {"out_dtype": torch.float32}), (a[:, :64], b[:64], {})):
+        with pytest.raises(KernelArgumentError, match=r"operands of|with K of 64"):
+            matmul(x, y, config=config, **more)
+
+
 @hopper
 @pytest.mark.parametrize("name", ["pipelined", "cooperative", "cluster 2x1", "late, stream_k"])
 def test_batches(cases: Any, name: str) -> None:

@@ -16,6 +16,7 @@ import remora
 import remora.tlx as tlx
 from remora.analysis import resources
 from remora.kernels.gemm_specialized import gemm_specialized
+from remora.kernels.gemm_split import gemm_split
 from remora.kernels.matmul import Config
 from remora.kernels.offline import plain_arguments
 
@@ -167,3 +168,28 @@ def test_turns() -> None:
     """Every other tile goes through K from the end."""
     ptx = product(replace(COOPERATIVE, turn=True)).asm["ptx"]
     assert instructions(ptx, r"selp\.b32\s+\S+, -?64, -?64")
+
+
+@pytest.mark.parametrize(("share", "columns", "width", "stages"), [
+    (1, "", 256, 3), (2, "ab", 256, 3), (2, "b", 128, 5),
+])  # fmt: skip
+def test_tiles_that_two_programs_share(share: int, columns: str, width: int, stages: int) -> None:
+    box = f"{width},64" if "b" in columns else f"64,{width}"
+    with remora.use(tlx.in_clusters((2 * share, 1, 1))):
+        compiled = build(
+            gemm_split, "cuda:90", a_desc="tensordesc<bf16[64,64]>",
+            b_desc=f"tensordesc<bf16[{box}]>", c_desc="tensordesc<bf16[64,64]>",
+            **plain_arguments(gemm_split), M="i32", N="i32", K="i32", BLOCK_N=width, STAGES=stages,
+            A_BY_COLUMN="a" in columns, B_BY_COLUMN="b" in columns, SHARE=share, KEEP="a",
+        )  # fmt: skip
+    ptx = compiled.asm["ptx"]
+    # Each consumer's sums leave from the registers that they are in, and come to the same ones.
+    assert ptx.count("st.async") == ptx.count("ld.shared.v4.f32") == 2 * width // 8
+    tiles = [c for c in conversions_in_loops(compiled.asm["ttgir"]) if re.search(r"<\d+x\d+x", c)]
+    assert not tiles
+    assert resources(compiled.asm["cubin"])[1] == 0
+    # A's parts, both or this program's, and B's of 64 columns, or all of it by columns.
+    loads = instructions(ptx, r"cp\.async\.bulk\.tensor\.2d\.shared\S+")
+    assert len(loads) == 2 // share + (1 if "b" in columns else width // 64)
+    assert sum("multicast" in load for load in loads) == (share == 2)
+    assert compiled.metadata.shared <= LIMIT

@@ -15,6 +15,7 @@ from remora.errors import KernelArgumentError
 from remora.kernels.config import Config
 from remora.kernels.gemm_blackwell import gemm_blackwell
 from remora.kernels.gemm_specialized import gemm_specialized
+from remora.kernels.gemm_split import gemm_split
 from remora.kernels.operands import Operand, Product
 
 _WHERE = "remora.kernels.matmul"
@@ -187,6 +188,48 @@ def specialized(product: Product, config: Config, extra: Extra) -> Launch:
     return launch
 
 
+def split(product: Product, config: Config, extra: Extra) -> Launch:
+    """The launch of the kernel of which two programs share a tile, each with half of K.
+
+    Raises:
+        KernelArgumentError: it cannot take the operands.
+    """
+    check_described(product)
+    a, b, c = product.a, product.b, product.c
+    if a.tensor.element_size() != 2 or c.dtype != a.tensor.dtype or not product.c_described:
+        raise KernelArgumentError(
+            f"operands of {a.tensor.dtype} and a result of {c.dtype}, rows {c.stride(-2)} apart",
+            where=_WHERE,
+            hint="schedule='split' takes 16-bit elements, a result of the same whose rows are a "
+            "multiple of 16 bytes apart",
+        )
+    if product.batches > 1 or product.k <= config.block_k:
+        raise KernelArgumentError(
+            f"{product.batches} products with K of {product.k}",
+            where=_WHERE,
+            hint=f"schedule='split' takes one, with K of more than {config.block_k}",
+        )
+    share = config.cluster[1]
+    a_desc = _descriptor_of(a, 64, 64)
+    b_desc = _descriptor_of(b, 64, config.block_n)
+    c_desc = _descriptor(c, [64, 64])
+    tiles = parts_of(product.m, 128) * parts_of(product.n, config.block_n * share)
+    grid = (tiles * 2 * share,)
+    given = {
+        "M": product.m, "N": product.n, "K": product.k, "BLOCK_N": config.block_n,
+        "STAGES": config.stages, "A_BY_COLUMN": a.by_column, "B_BY_COLUMN": b.by_column,
+        "SHARE": share, "KEEP": config.keep, "EPILOGUE": extra.epilogue, "INDEX": product.index,
+        "num_warps": 4, "ctas_per_cga": (2 * share, 1, 1),
+    }  # fmt: skip
+
+    def launch(a: Any, b: Any, c: Any, extra: Extra) -> None:
+        gemm_split[grid](
+            a_desc(a), b_desc(b), c_desc(c), extra.scale_a, extra.scale_b, extra.args, **given
+        )
+
+    return launch
+
+
 def blackwell(product: Product, config: Config, extra: Extra) -> Launch:
     """The launch of the kernel for Blackwell; a cluster of (2, 1) is a pair.
 
@@ -253,11 +296,11 @@ def _clusters_at_a_time(device: int, size: int) -> int:
 
 
 def launched(product: Product, config: Config, extra: Extra) -> Launch:
-    """Launch ``specialized`` or ``blackwell``, with as many stages as fit; what was launched."""
+    """Launch what its schedule asks for, with as many stages as fit; what was launched."""
     # Scales, what an epilogue loads, and what the copy engine does not store, go through shared
     # memory.
     may_be_less = extra != Extra() or not product.c_described
-    prepare = blackwell if config.schedule == "blackwell" else specialized
+    prepare = {"blackwell": blackwell, "split": split}.get(config.schedule, specialized)
     while True:
         launch = prepare(product, config, extra)
         try:

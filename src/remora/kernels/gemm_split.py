@@ -1,0 +1,166 @@
+"""Matrix products for Hopper whose tiles are shared by two programs, each with half of K.
+
+For products of few rows, which memory bounds. With tiles of 128 columns each program copies as
+much of A as of B, and a multiprocessor takes no more than 64 bytes a cycle. Here a tile has 256
+columns, and a program copies half of its rows of A: a quarter less. At the end the programs give
+each other half of the rows' sums, from registers into shared memory.
+
+Tasks are those of ``gemm_specialized``: a producer and two consumers of 64 rows each.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+import remora.tlx as tlx
+from remora.kernels.epilogue import finished
+from remora.kernels.gemm_specialized import copy_block
+from remora.kernels.tiles import columns_of
+from remora.kernels.warp_group import give, given_to
+
+#: Columns that are stored at a time: as many as a buffer of A has.
+_COLUMNS = tl.constexpr(64)
+
+
+@tlx.jit
+def gemm_split(
+    a_desc, b_desc, c_desc, scale_a, scale_b, args, M, N, K,
+    BLOCK_N: tl.constexpr, STAGES: tl.constexpr, A_BY_COLUMN: tl.constexpr,
+    B_BY_COLUMN: tl.constexpr, SHARE: tl.constexpr, KEEP: tl.constexpr, EPILOGUE: tl.constexpr,
+    INDEX: tl.constexpr,
+):  # fmt: skip
+    """``C = A @ B``, of 16-bit elements, sums in fp32.
+
+    Grid: two programs for each tile of 128 rows and BLOCK_N columns (128 or 256), in clusters of
+    2 * SHARE. SHARE: 1, or 2: so many tiles beside each other share the copies of A. K: more
+    than 64. Descriptors: a_desc (M, K) in blocks of (64, 64), or (K, M) if A_BY_COLUMN; b_desc
+    (K, N) in (64, BLOCK_N), or (N, K) in (BLOCK_N, 64) if B_BY_COLUMN; c_desc (M, N) in (64, 64).
+    KEEP: see ``gemm_specialized``. The rest: see ``finished``.
+    """
+    B_SHAPE: tl.constexpr = (BLOCK_N, 64) if B_BY_COLUMN else (64, BLOCK_N)
+    a_buffers = tlx.local_alloc((64, 64), tlx.dtype_of(a_desc), STAGES * 2)
+    b_buffers = tlx.local_alloc(B_SHAPE, tlx.dtype_of(b_desc), STAGES)
+    sums = tlx.local_alloc((64 * BLOCK_N,), tl.float32, 1)
+    full = tlx.alloc_barriers(STAGES, 1)
+    empty = tlx.alloc_barriers(STAGES, 2 * SHARE)
+    given = tlx.alloc_barriers(1, 1)
+    with tlx.async_tasks():
+        with tlx.async_task("default"):
+            _consume(
+                c_desc, scale_a, scale_b, args, a_buffers, b_buffers, sums, full, empty, given,
+                M, N, K, 0, BLOCK_N, STAGES, A_BY_COLUMN, B_BY_COLUMN, SHARE, EPILOGUE, INDEX,
+            )  # fmt: skip
+        with tlx.async_task(num_warps=4, num_regs=232):
+            _consume(
+                c_desc, scale_a, scale_b, args, a_buffers, b_buffers, sums, full, empty, given,
+                M, N, K, 1, BLOCK_N, STAGES, A_BY_COLUMN, B_BY_COLUMN, SHARE, EPILOGUE, INDEX,
+            )  # fmt: skip
+        with tlx.async_task(num_warps=1, num_regs=40):
+            _produce(
+                a_desc, b_desc, a_buffers, b_buffers, full, empty, M, N, K,
+                BLOCK_N, STAGES, A_BY_COLUMN, B_BY_COLUMN, SHARE, KEEP,
+            )  # fmt: skip
+
+
+@triton.jit
+def _work(M, K, BLOCK_N: tl.constexpr, SHARE: tl.constexpr):
+    """What a program has: half of K (0 or 1), place among those that share A; row and column of
+    its tile; its first step of K and the one after its last.
+
+    Tiles below each other are neighbours, so that their columns of B come from memory once.
+    """
+    rank = tlx.cluster_cta_rank()
+    half, place = rank // SHARE, rank % SHARE
+    cluster = tl.program_id(0) // (2 * SHARE)
+    tiles_m = tl.cdiv(M, 128)
+    steps = tl.cdiv(K, 64)
+    first = half * (steps // 2)
+    last = tl.where(half == 0, steps // 2, steps)
+    column = (cluster // tiles_m * SHARE + place) * BLOCK_N
+    return half, place, cluster % tiles_m * 128, column, first, last
+
+
+@triton.jit
+def _produce(
+    a_desc, b_desc, a_buffers, b_buffers, full, empty, M, N, K,
+    BLOCK_N: tl.constexpr, STAGES: tl.constexpr, A_BY_COLUMN: tl.constexpr,
+    B_BY_COLUMN: tl.constexpr, SHARE: tl.constexpr, KEEP: tl.constexpr,
+):  # fmt: skip
+    """Copy a program's half of the tile's rows and columns, stage by stage; A's in two parts."""
+    BYTES: tl.constexpr = (128 + BLOCK_N) * 64 * 2
+    FIRST: tl.constexpr = "" if KEEP == "" else "evict_first"
+    A_LEAVES: tl.constexpr = "evict_last" if KEEP == "a" else FIRST
+    B_LEAVES: tl.constexpr = "evict_last" if KEEP == "b" else FIRST
+    half, place, row, column, first, last = _work(M, K, BLOCK_N, SHARE)
+    for i in range(last - first):
+        stage, k = i % STAGES, (first + i) * 64
+        tlx.barrier_wait(empty[stage], ((i // STAGES) & 1) ^ 1)
+        tlx.barrier_expect_bytes(full[stage], BYTES)
+        copy_block(
+            b_desc, b_buffers[stage], full[stage], 0, column, k, False, not B_BY_COLUMN,
+            0, 1, 1, B_LEAVES,
+        )  # fmt: skip
+        for j in tl.static_range(2 // SHARE):
+            part = j + place
+            copy_block(
+                a_desc, a_buffers[stage * 2 + part], full[stage], 0, row + part * 64, k, False,
+                A_BY_COLUMN, half * SHARE, 1, SHARE, A_LEAVES,
+            )  # fmt: skip
+
+
+@triton.jit
+def _release(empty, half, SHARE: tl.constexpr):
+    """Tell the programs that copy into a buffer that it is free."""
+    if SHARE == 1:
+        tlx.barrier_arrive(empty)
+    else:
+        for i in tl.static_range(SHARE):
+            tlx.barrier_arrive(empty, 1, half * SHARE + i)
+
+
+@triton.jit
+def _consume(
+    c_desc, scale_a, scale_b, args, a_buffers, b_buffers, sums, full, empty, given, M, N, K,
+    ME: tl.constexpr, BLOCK_N: tl.constexpr, STAGES: tl.constexpr, A_BY_COLUMN: tl.constexpr,
+    B_BY_COLUMN: tl.constexpr, SHARE: tl.constexpr, EPILOGUE: tl.constexpr, INDEX: tl.constexpr,
+):  # fmt: skip
+    """Multiply 64 of the tile's rows; in the program whose half is ME's, finish and store them."""
+    half, place, row, column, first, last = _work(M, K, BLOCK_N, SHARE)
+    row += ME * 64
+    if half == ME:
+        tlx.barrier_expect_bytes(given[0], 64 * BLOCK_N * 4)
+    steps = last - first
+    # ptxas lets products fly over the end of a loop that surely runs.
+    tl.assume(steps > 0)
+    acc = tl.zeros((64, BLOCK_N), tl.float32)
+    for i in range(steps):
+        stage = i % STAGES
+        tlx.barrier_wait(full[stage], (i // STAGES) & 1)
+        a = a_buffers[stage * 2 + ME]
+        a = tlx.local_trans(a) if A_BY_COLUMN else a
+        b = tlx.local_trans(b_buffers[stage]) if B_BY_COLUMN else b_buffers[stage]
+        acc = tlx.async_dot(a, b, acc)
+        acc = tlx.async_dot_wait(1, acc)
+        if i > 0:
+            _release(empty[(i - 1) % STAGES], half, SHARE)
+    acc = tlx.async_dot_wait(0, acc)
+    if half == ME:
+        tlx.barrier_wait(given[0], 0)
+        acc += given_to(sums[0])
+        PARTS: tl.constexpr = BLOCK_N // _COLUMNS
+        parts = columns_of(acc, PARTS)
+        for part in tl.static_range(PARTS):
+            at = column + part * _COLUMNS
+            values = finished(parts[part], half * 0, row, at, M, N, scale_a, scale_b, args,
+                              EPILOGUE, INDEX)  # fmt: skip
+            # Through this consumer's buffers of A, which nothing uses any more.
+            buffer = a_buffers[part % STAGES * 2 + ME]
+            if part >= STAGES:
+                tlx.async_descriptor_store_wait(0)  # the one before has read the buffer
+            tlx.local_store(buffer, values.to(tlx.dtype_of(c_desc)))
+            tlx.fence_async_shared()
+            tlx.async_descriptor_store(c_desc, buffer, [row, at])
+        tlx.async_descriptor_store_wait(0)
+    else:
+        give(acc, sums[0], (1 - half) * SHARE + place, given[0])
