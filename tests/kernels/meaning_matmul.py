@@ -13,6 +13,7 @@ from kernels import matmul_cases as cases
 from remora.errors import KernelArgumentError
 from remora.kernels import launches, matmul
 from remora.kernels.config import Config
+from remora.kernels.operands import product_of
 from remora.kernels.stream_k import _cluster_of, items_of, work_item
 
 assert triton.knobs.runtime.interpret
@@ -173,7 +174,8 @@ def test_tiles_that_two_programs_share(share: int, by_column: bool) -> None:
     b = cases.matrix((k, n), "float16", "cpu", by_column=by_column)
     product = product_of(a, b, False, None)
     product.c.fill_(float("nan"))
-    launched(product, Config(128, 128, 64, 1, 2, 4, "split", 1, (1, share)), Extra())
+    config = Config(128, 128, 64, 1, 2, 4, "split", 1, (1, share))
+    launches.launched(product, config, launches.Extra())
     expected = a.double() @ b.double()
     difference = (product.result.double() - expected).norm()
     assert difference <= 1e-3 * expected.norm()
