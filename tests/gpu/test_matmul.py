@@ -121,20 +121,27 @@ def test_types_that_are_cut_along_k(cases: Any, dtype: str, shape: tuple[int, in
         cases.agrees(a, b, times=2, config=replace(config, cluster=cluster, stages=4))
 
 
-def split(share: int, columns: int = 256) -> Any:
+def split(share: int, columns: int = 256, stream_k: bool = False) -> Any:
     from remora.kernels.matmul import Config
 
     stages = 3 if columns == 256 else 6
-    return Config(128, columns, 64, 8, stages, 4, "split", 1, (1, share), keep="a")
+    return Config(128, columns, 64, 8, stages, 4, "split", 1, (1, share), stream_k, keep="a")
 
 
 @hopper
-@pytest.mark.parametrize(("share", "columns"), [(1, 256), (2, 256), (1, 128), (2, 128)])
+@pytest.mark.parametrize(("share", "columns", "stream_k"), [
+    (1, 256, False), (2, 256, False), (1, 128, True), (2, 128, False), (1, 256, True),
+])  # fmt: skip
 @pytest.mark.parametrize("order", ["row-row", "row-column", "column-row"])
-def test_tiles_that_two_programs_share(cases: Any, order: str, share: int, columns: int) -> None:
+def test_tiles_that_two_programs_share(
+    cases: Any, order: str, share: int, columns: int, stream_k: bool
+) -> None:
     by_column = [o == "column" for o in order.split("-")]
-    config = split(share, columns)
-    for m, n, k in ((128, 256, 4096), (1000, 776, 328), (64, 4104, 136), (128, 13312, 1024)):
+    config = split(share, columns, stream_k)
+    shapes = (
+        (128, 256, 4096), (1000, 776, 328), (64, 4104, 136), (304, 2056, 2048), (128, 13312, 4096)
+    )  # fmt: skip
+    for m, n, k in shapes:
         a = cases.matrix((m, k), "float16", "cuda", by_column=by_column[0])
         b = cases.matrix((k, n), "float16", "cuda", by_column=by_column[1])
         first = cases.agrees(a, b, config=config)
@@ -142,16 +149,16 @@ def test_tiles_that_two_programs_share(cases: Any, order: str, share: int, colum
 
 
 @hopper
-@pytest.mark.parametrize("share", [1, 2])
-def test_tiles_that_two_programs_share_with_more(cases: Any, share: int) -> None:
+@pytest.mark.parametrize(("share", "stream_k"), [(1, True), (2, False)])
+def test_tiles_that_two_programs_share_with_more(cases: Any, share: int, stream_k: bool) -> None:
     """An epilogue, scales, another type; what is refused."""
     from remora.errors import KernelArgumentError
     from remora.kernels import matmul
 
-    config = split(share)
+    config = split(share, stream_k=stream_k)
     a, b = (
-        cases.matrix((200, 520), "bfloat16", "cuda"),
-        cases.matrix((520, 784), "bfloat16", "cuda"),
+        cases.matrix((200, 2056), "bfloat16", "cuda"),
+        cases.matrix((2056, 784), "bfloat16", "cuda"),
     )
     cases.agrees(a, b, config=config)
     scale = torch.rand(784, device="cuda")

@@ -170,17 +170,21 @@ def test_turns() -> None:
     assert instructions(ptx, r"selp\.b32\s+\S+, -?64, -?64")
 
 
-@pytest.mark.parametrize(("share", "columns", "width", "stages"), [
-    (1, "", 256, 3), (2, "ab", 256, 3), (2, "b", 128, 5),
+@pytest.mark.parametrize(("share", "columns", "width", "stages", "help"), [
+    (1, "", 256, 3, 2), (2, "ab", 256, 3, 0), (2, "b", 128, 5, 0),
 ])  # fmt: skip
-def test_tiles_that_two_programs_share(share: int, columns: str, width: int, stages: int) -> None:
+def test_tiles_that_two_programs_share(
+    share: int, columns: str, width: int, stages: int, help: int
+) -> None:
     box = f"{width},64" if "b" in columns else f"64,{width}"
     with remora.use(tlx.in_clusters((2 * share, 1, 1))):
         compiled = build(
             gemm_split, "cuda:90", a_desc="tensordesc<bf16[64,64]>",
             b_desc=f"tensordesc<bf16[{box}]>", c_desc="tensordesc<bf16[64,64]>",
-            **plain_arguments(gemm_split), M="i32", N="i32", K="i32", BLOCK_N=width, STAGES=stages,
-            A_BY_COLUMN="a" in columns, B_BY_COLUMN="b" in columns, SHARE=share, KEEP="a",
+            **plain_arguments(gemm_split), M="i32", N="i32", K="i32", helped="i32", HELP=help,
+            partials="*fp32" if help else None, flags="*i32" if help else None, BLOCK_N=width,
+            STAGES=stages, A_BY_COLUMN="a" in columns, B_BY_COLUMN="b" in columns, SHARE=share,
+            KEEP="a",
         )  # fmt: skip
     ptx = compiled.asm["ptx"]
     # Each consumer's sums leave from the registers that they are in, and come to the same ones.

@@ -22,7 +22,7 @@ class Config:
     0: as the device has multiprocessors. late_store: a tile is stored during the first
     products of the next one, where the copy engine stores it. ``"split"``: of Hopper too, for
     few rows of 16-bit elements: two programs share a tile, half of K each; cluster: tiles that
-    share A. ``"blackwell"``: tasks with
+    share A; stream_k: other programs do a part of K. ``"blackwell"``: tasks with
     sums in tensor memory; a cluster of (2, 1) is two CTAs that share their tiles.
     keep: "a" or "b": that operand is to leave the second-level cache last, the other one first.
     turn: every other tile of a program is multiplied from the end of K, of which what it has
@@ -55,8 +55,10 @@ class Config:
                 problem = (
                     '"split" takes tiles of 128 x 128 or 256 x 64, clusters of (1, 1) or (1, 2)'
                 )
-            elif self.stream_k or self.late_store or self.turn:
-                problem = '"split" has no stream_k, late_store or turn'
+            elif self.late_store or self.turn or (self.stream_k and self.cluster != (1, 1)):
+                problem = (
+                    '"split" has no late_store or turn, and stream_k with tiles of their own A'
+                )
         elif self.schedule not in ("pipelined", "cooperative", "pingpong"):
             problem = f"there is no schedule {self.schedule!r}"
         elif self.schedule != "pipelined" and self.subtiles not in (1, 2, 4):

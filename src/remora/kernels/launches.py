@@ -138,8 +138,6 @@ def specialized(product: Product, config: Config, extra: Extra) -> Launch:
     Raises:
         KernelArgumentError: it cannot take the operands.
     """
-    import torch
-
     check_described(product)
     cooperative = config.schedule == "cooperative"
     cluster_m, cluster_n = config.cluster
@@ -156,7 +154,7 @@ def specialized(product: Product, config: Config, extra: Extra) -> Launch:
         parts_of(product.m, config.block_m * cluster_m)
         * parts_of(product.n, config.block_n * cluster_n)
     )
-    programs = torch.cuda.get_device_properties(c.device).multi_processor_count
+    programs = _multiprocessors(c.device)
     clusters = max(min(programs, config.programs or programs) // size, 1)
     if size > 2:
         clusters = min(clusters, _clusters_at_a_time(c.device.index, size))
@@ -214,8 +212,12 @@ def split(product: Product, config: Config, extra: Extra) -> Launch:
     b_desc = _descriptor_of(b, 64, config.block_n)
     c_desc = _descriptor(c, [64, 64])
     tiles = parts_of(product.m, 128) * parts_of(product.n, config.block_n * share)
-    grid = (tiles * 2 * share,)
+    helpers, each, helped = 0, 0, 0
+    if config.stream_k:
+        helpers, each, helped = _helpers(tiles, parts_of(product.k, 64), _multiprocessors(c.device))
+    grid = (tiles * 2 * share + helpers,)
     given = {
+        "helped": helped, "HELP": each,
         "M": product.m, "N": product.n, "K": product.k, "BLOCK_N": config.block_n,
         "STAGES": config.stages, "A_BY_COLUMN": a.by_column, "B_BY_COLUMN": b.by_column,
         "SHARE": share, "KEEP": config.keep, "EPILOGUE": extra.epilogue, "INDEX": product.index,
@@ -223,11 +225,28 @@ def split(product: Product, config: Config, extra: Extra) -> Launch:
     }  # fmt: skip
 
     def launch(a: Any, b: Any, c: Any, extra: Extra) -> None:
+        room = _workspace(c.device, tiles, 128 * config.block_n) if each else (None, None)
         gemm_split[grid](
-            a_desc(a), b_desc(b), c_desc(c), extra.scale_a, extra.scale_b, extra.args, **given
-        )
+            a_desc(a), b_desc(b), c_desc(c), extra.scale_a, extra.scale_b, extra.args, *room,
+            **given,
+        )  # fmt: skip
 
     return launch
+
+
+def _helpers(tiles: int, steps: int, programs: int) -> tuple[int, int, int]:
+    """How many programs help those of ``split``, with how many tiles each, and steps of these.
+
+    Sums that are given take the time of about two steps, and are there two before they are added.
+    """
+    helpers = (programs - 2 * tiles) // 2 * 2
+    if helpers <= 0:
+        return 0, 0, 0
+    each = parts_of(tiles, helpers)
+    helped = int((steps / 2 - 2 * each - 2) / (each + 0.5))
+    if helped < 1 or steps - helped < 2:
+        return 0, 0, 0
+    return parts_of(parts_of(tiles, each), 2) * 2, each, helped
 
 
 def blackwell(product: Product, config: Config, extra: Extra) -> Launch:
@@ -261,6 +280,12 @@ def blackwell(product: Product, config: Config, extra: Extra) -> Launch:
         )
 
     return launch
+
+
+def _multiprocessors(device: Any) -> int:
+    import torch
+
+    return int(torch.cuda.get_device_properties(device).multi_processor_count)
 
 
 def _even(tiles: int, clusters: int) -> int:
