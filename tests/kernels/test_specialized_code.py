@@ -183,8 +183,8 @@ def test_tiles_that_two_programs_share(
             b_desc=f"tensordesc<bf16[{box}]>", c_desc="tensordesc<bf16[64,64]>",
             **plain_arguments(gemm_split), M="i32", N="i32", K="i32", helped="i32", HELP=help,
             partials="*fp32" if help else None, flags="*i32" if help else None, BLOCK_N=width,
-            STAGES=stages, A_BY_COLUMN="a" in columns, B_BY_COLUMN="b" in columns, SHARE=share,
-            KEEP="a",
+            BLOCK_K=64, STAGES=stages, A_BY_COLUMN="a" in columns, B_BY_COLUMN="b" in columns,
+            SHARE=share, KEEP="a",
         )  # fmt: skip
     ptx = compiled.asm["ptx"]
     # Each consumer's sums leave from the registers that they are in, and come to the same ones.

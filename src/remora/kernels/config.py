@@ -50,15 +50,13 @@ class Config:
             if self.cluster not in ((1, 1), (2, 1)) or self.stream_k or self.subtiles % 2:
                 problem = "the schedule for Blackwell takes clusters of 1 or 2, even subtiles"
         elif self.schedule == "split":
-            tile = self.block_m, self.block_n, self.block_k
-            if tile not in ((128, 128, 64), (128, 256, 64)) or self.cluster not in ((1, 1), (1, 2)):
-                problem = (
-                    '"split" takes tiles of 128 x 128 or 256 x 64, clusters of (1, 1) or (1, 2)'
-                )
-            elif self.late_store or self.turn or (self.stream_k and self.cluster != (1, 1)):
-                problem = (
-                    '"split" has no late_store or turn, and stream_k with tiles of their own A'
-                )
+            tiles = [(128, n, k) for n in (128, 256) for k in (32, 64)]
+            if (self.block_m, self.block_n, self.block_k) not in tiles:
+                problem = f'"split" takes tiles of {tiles}'
+            elif self.cluster not in ((1, 1), (1, 2)) or self.late_store or self.turn:
+                problem = '"split" takes clusters of (1, 1) or (1, 2), no late_store, no turn'
+            elif self.stream_k and self.cluster != (1, 1):
+                problem = '"split" takes stream_k with clusters of (1, 1)'
         elif self.schedule not in ("pipelined", "cooperative", "pingpong"):
             problem = f"there is no schedule {self.schedule!r}"
         elif self.schedule != "pipelined" and self.subtiles not in (1, 2, 4):

@@ -23,53 +23,55 @@ from remora.kernels.stream_k import added, give_partial, lower_flags, raise_flag
 from remora.kernels.tiles import columns_of
 from remora.kernels.warp_group import give, given_to
 
-#: Columns that are stored at a time: as many as a buffer of A has.
+#: Columns that are stored at a time.
 _COLUMNS = tl.constexpr(64)
 
 
 @tlx.jit(do_not_specialize=["helped"])
 def gemm_split(
     a_desc, b_desc, c_desc, scale_a, scale_b, args, partials, flags, M, N, K, helped,
-    BLOCK_N: tl.constexpr, STAGES: tl.constexpr, A_BY_COLUMN: tl.constexpr,
+    BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, STAGES: tl.constexpr, A_BY_COLUMN: tl.constexpr,
     B_BY_COLUMN: tl.constexpr, SHARE: tl.constexpr, HELP: tl.constexpr, KEEP: tl.constexpr,
     EPILOGUE: tl.constexpr, INDEX: tl.constexpr,
 ):  # fmt: skip
-    """``C = A @ B``, of 16-bit elements, sums in fp32.
+    """``C = A @ B``, of 16-bit elements, sums in fp32; C of any type.
 
     Grid: two programs for each tile of 128 rows and BLOCK_N columns (128 or 256), in clusters of
     2 * SHARE. SHARE: 1, or 2: so many tiles beside each other share the copies of A. K: more
-    than 64. Descriptors: a_desc (M, K) in blocks of (64, 64), or (K, M) if A_BY_COLUMN; b_desc
-    (K, N) in (64, BLOCK_N), or (N, K) in (BLOCK_N, 64) if B_BY_COLUMN; c_desc (M, N) in (64, 64).
-    KEEP: see ``gemm_specialized``. The rest: see ``finished``.
+    than BLOCK_K. Descriptors: a_desc (M, K) in blocks of (64, BLOCK_K), or (K, M) the other way
+    round if A_BY_COLUMN; b_desc (K, N) in (BLOCK_K, BLOCK_N), or (N, K) if B_BY_COLUMN; c_desc
+    (M, N) in (64, 64). KEEP: see ``gemm_specialized``. The rest: see ``finished``.
 
     HELP, with SHARE of 1: programs follow, in clusters too, each for HELP tiles, of which they do
     the last ``helped`` steps of K; two steps or more are left. partials: fp32, 128 * BLOCK_N for
     each tile; flags: int32, 2 for each, 0, and 0 again afterwards. Without it helped is 0.
     """
-    B_SHAPE: tl.constexpr = (BLOCK_N, 64) if B_BY_COLUMN else (64, BLOCK_N)
-    a_buffers = tlx.local_alloc((64, 64), tlx.dtype_of(a_desc), STAGES * 2)
+    A_SHAPE: tl.constexpr = (BLOCK_K, 64) if A_BY_COLUMN else (64, BLOCK_K)
+    B_SHAPE: tl.constexpr = (BLOCK_N, BLOCK_K) if B_BY_COLUMN else (BLOCK_K, BLOCK_N)
+    a_buffers = tlx.local_alloc(A_SHAPE, tlx.dtype_of(a_desc), STAGES * 2)
     b_buffers = tlx.local_alloc(B_SHAPE, tlx.dtype_of(b_desc), STAGES)
     sums = tlx.local_alloc((64 * BLOCK_N,), tl.float32, 1)
+    c_buffers = tlx.local_alloc((64, _COLUMNS), tlx.dtype_of(c_desc), 2)
     full = tlx.alloc_barriers(STAGES, 1)
     empty = tlx.alloc_barriers(STAGES, 2 * SHARE)
     given = tlx.alloc_barriers(1, 1)
     with tlx.async_tasks():
         with tlx.async_task("default"):
             _consume(
-                c_desc, scale_a, scale_b, args, partials, flags, a_buffers, b_buffers, sums, full,
-                empty, given, M, N, K, helped, 0, BLOCK_N, STAGES, A_BY_COLUMN, B_BY_COLUMN, SHARE,
-                HELP, EPILOGUE, INDEX,
+                c_desc, scale_a, scale_b, args, partials, flags, a_buffers, b_buffers, c_buffers,
+                sums, full, empty, given, M, N, K, helped, 0, BLOCK_N, BLOCK_K, STAGES, A_BY_COLUMN,
+                B_BY_COLUMN, SHARE, HELP, EPILOGUE, INDEX,
             )  # fmt: skip
         with tlx.async_task(num_warps=4, num_regs=232):
             _consume(
-                c_desc, scale_a, scale_b, args, partials, flags, a_buffers, b_buffers, sums, full,
-                empty, given, M, N, K, helped, 1, BLOCK_N, STAGES, A_BY_COLUMN, B_BY_COLUMN, SHARE,
-                HELP, EPILOGUE, INDEX,
+                c_desc, scale_a, scale_b, args, partials, flags, a_buffers, b_buffers, c_buffers,
+                sums, full, empty, given, M, N, K, helped, 1, BLOCK_N, BLOCK_K, STAGES, A_BY_COLUMN,
+                B_BY_COLUMN, SHARE, HELP, EPILOGUE, INDEX,
             )  # fmt: skip
         with tlx.async_task(num_warps=1, num_regs=40):
             _produce(
                 a_desc, b_desc, a_buffers, b_buffers, full, empty, M, N, K, helped,
-                BLOCK_N, STAGES, A_BY_COLUMN, B_BY_COLUMN, SHARE, HELP, KEEP,
+                BLOCK_N, BLOCK_K, STAGES, A_BY_COLUMN, B_BY_COLUMN, SHARE, HELP, KEEP,
             )  # fmt: skip
 
 
@@ -91,13 +93,16 @@ def _work(M, N, BLOCK_N: tl.constexpr, SHARE: tl.constexpr, HELP: tl.constexpr):
 
 
 @triton.jit
-def _part(tile, half, place, M, K, helped, BLOCK_N: tl.constexpr, SHARE: tl.constexpr):
+def _part(
+    tile, half, place, M, K, helped, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+    SHARE: tl.constexpr,
+):  # fmt: skip
     """Row and column of a tile; its steps of K to do: the first, and the one after the last.
 
     Tiles below each other are neighbours, so that their columns of B come from memory once.
     """
     tiles_m = tl.cdiv(M, 128)
-    end = tl.cdiv(K, 64)
+    end = tl.cdiv(K, BLOCK_K)
     whole = end - helped
     first = tl.where(half == 0, 0, tl.where(half == 1, whole // 2, whole))
     last = tl.where(half == 0, whole // 2, tl.where(half == 1, whole, end))
@@ -107,20 +112,20 @@ def _part(tile, half, place, M, K, helped, BLOCK_N: tl.constexpr, SHARE: tl.cons
 @triton.jit
 def _produce(
     a_desc, b_desc, a_buffers, b_buffers, full, empty, M, N, K, helped,
-    BLOCK_N: tl.constexpr, STAGES: tl.constexpr, A_BY_COLUMN: tl.constexpr,
+    BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, STAGES: tl.constexpr, A_BY_COLUMN: tl.constexpr,
     B_BY_COLUMN: tl.constexpr, SHARE: tl.constexpr, HELP: tl.constexpr, KEEP: tl.constexpr,
 ):  # fmt: skip
     """Copy a program's parts of tiles' rows and columns, stage by stage; A's in two parts."""
-    BYTES: tl.constexpr = (128 + BLOCK_N) * 64 * 2
+    BYTES: tl.constexpr = (128 + BLOCK_N) * BLOCK_K * 2
     FIRST: tl.constexpr = "" if KEEP == "" else "evict_first"
     A_LEAVES: tl.constexpr = "evict_last" if KEEP == "a" else FIRST
     B_LEAVES: tl.constexpr = "evict_last" if KEEP == "b" else FIRST
     half, place, begin, count = _work(M, N, BLOCK_N, SHARE, HELP)
     step = 0
     for tile in range(begin, begin + count):
-        row, column, first, last = _part(tile, half, place, M, K, helped, BLOCK_N, SHARE)
+        row, column, first, last = _part(tile, half, place, M, K, helped, BLOCK_N, BLOCK_K, SHARE)
         for i in range(first, last):
-            stage, k = step % STAGES, i * 64
+            stage, k = step % STAGES, i * BLOCK_K
             tlx.barrier_wait(empty[stage], ((step // STAGES) & 1) ^ 1)
             tlx.barrier_expect_bytes(full[stage], BYTES)
             copy_block(
@@ -176,10 +181,11 @@ def _multiply(
 
 @triton.jit
 def _consume(
-    c_desc, scale_a, scale_b, args, partials, flags, a_buffers, b_buffers, sums, full, empty, given,
-    M, N, K, helped, ME: tl.constexpr, BLOCK_N: tl.constexpr, STAGES: tl.constexpr,
-    A_BY_COLUMN: tl.constexpr, B_BY_COLUMN: tl.constexpr, SHARE: tl.constexpr,
-    HELP: tl.constexpr, EPILOGUE: tl.constexpr, INDEX: tl.constexpr,
+    c_desc, scale_a, scale_b, args, partials, flags, a_buffers, b_buffers, c_buffers, sums, full,
+    empty, given, M, N, K, helped, ME: tl.constexpr, BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr, STAGES: tl.constexpr, A_BY_COLUMN: tl.constexpr,
+    B_BY_COLUMN: tl.constexpr, SHARE: tl.constexpr, HELP: tl.constexpr, EPILOGUE: tl.constexpr,
+    INDEX: tl.constexpr,
 ):  # fmt: skip
     """Multiply 64 of a tile's rows; in the program whose half is ME's, finish and store them."""
     half, place, begin, count = _work(M, N, BLOCK_N, SHARE, HELP)
@@ -187,7 +193,7 @@ def _consume(
         tlx.barrier_expect_bytes(given[0], 64 * BLOCK_N * 4)
     step = 0
     for tile in range(begin, begin + count):
-        row, column, first, last = _part(tile, half, place, M, K, helped, BLOCK_N, SHARE)
+        row, column, first, last = _part(tile, half, place, M, K, helped, BLOCK_N, BLOCK_K, SHARE)
         acc, step = _multiply(
             a_buffers, b_buffers, full, empty, last - first, step, half, ME, BLOCK_N, STAGES,
             A_BY_COLUMN, B_BY_COLUMN, SHARE,
@@ -196,8 +202,8 @@ def _consume(
             tlx.barrier_wait(given[0], 0)
             acc += given_to(sums[0])
             _put(
-                c_desc, acc, partials, flags, tile, a_buffers, row + ME * 64, column, M, N,
-                scale_a, scale_b, args, ME, STAGES, HELP, EPILOGUE, INDEX,
+                c_desc, acc, partials, flags, tile, c_buffers, row + ME * 64, column, M, N,
+                scale_a, scale_b, args, ME, HELP, EPILOGUE, INDEX,
             )  # fmt: skip
         elif half == 1 - ME:
             give(acc, sums[0], (1 - half) * SHARE + place, given[0])
@@ -208,14 +214,10 @@ def _consume(
 
 @triton.jit
 def _put(
-    c_desc, acc, partials, flags, tile, a_buffers, row, column, M, N, scale_a, scale_b, args,
-    ME: tl.constexpr, STAGES: tl.constexpr, HELP: tl.constexpr, EPILOGUE: tl.constexpr,
-    INDEX: tl.constexpr,
+    c_desc, acc, partials, flags, tile, c_buffers, row, column, M, N, scale_a, scale_b, args,
+    ME: tl.constexpr, HELP: tl.constexpr, EPILOGUE: tl.constexpr, INDEX: tl.constexpr,
 ):  # fmt: skip
-    """Add a helper's sums, finish and store, through this consumer's buffers of A.
-
-    Nothing uses those any more.
-    """
+    """Add a helper's sums, finish and store; the program's other consumer does not."""
     PARTS: tl.constexpr = acc.shape[1] // _COLUMNS
     batch = tl.program_id(1)  # there is one
     if HELP > 0:
@@ -226,12 +228,11 @@ def _put(
         if HELP > 0:
             values = added(values, i, partials, tile, ME, PARTS)
         values = finished(values, batch, row, at, M, N, scale_a, scale_b, args, EPILOGUE, INDEX)
-        buffer = a_buffers[i % STAGES * 2 + ME]
-        if i >= STAGES:
-            tlx.async_descriptor_store_wait(0)  # the one before has read the buffer
-        tlx.local_store(buffer, values.to(tlx.dtype_of(c_desc)))
+        if i >= 2:
+            tlx.async_descriptor_store_wait(1)  # the last but one has read its buffer
+        tlx.local_store(c_buffers[i % 2], values.to(tlx.dtype_of(c_desc)))
         tlx.fence_async_shared()
-        tlx.async_descriptor_store(c_desc, buffer, [row, at])
+        tlx.async_descriptor_store(c_desc, c_buffers[i % 2], [row, at])
     if HELP > 0:
         lower_flags(flags, tile, tile + 1, 1, 0, ME)
     tlx.async_descriptor_store_wait(0)

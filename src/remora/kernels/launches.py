@@ -194,12 +194,12 @@ def split(product: Product, config: Config, extra: Extra) -> Launch:
     """
     check_described(product)
     a, b, c = product.a, product.b, product.c
-    if a.tensor.element_size() != 2 or c.dtype != a.tensor.dtype or not product.c_described:
+    if a.tensor.element_size() != 2 or not product.c_described:
         raise KernelArgumentError(
-            f"operands of {a.tensor.dtype} and a result of {c.dtype}, rows {c.stride(-2)} apart",
+            f"operands of {a.tensor.dtype}, rows of the result {c.stride(-2)} apart",
             where=_WHERE,
-            hint="schedule='split' takes 16-bit elements, a result of the same whose rows are a "
-            "multiple of 16 bytes apart",
+            hint="schedule='split' takes 16-bit elements, and a result whose rows are a multiple "
+            "of 16 bytes apart",
         )
     if product.batches > 1 or product.k <= config.block_k:
         raise KernelArgumentError(
@@ -208,20 +208,21 @@ def split(product: Product, config: Config, extra: Extra) -> Launch:
             hint=f"schedule='split' takes one, with K of more than {config.block_k}",
         )
     share = config.cluster[1]
-    a_desc = _descriptor_of(a, 64, 64)
-    b_desc = _descriptor_of(b, 64, config.block_n)
+    a_desc = _descriptor_of(a, 64, config.block_k)
+    b_desc = _descriptor_of(b, config.block_k, config.block_n)
     c_desc = _descriptor(c, [64, 64])
     tiles = parts_of(product.m, 128) * parts_of(product.n, config.block_n * share)
     helpers, each, helped = 0, 0, 0
     if config.stream_k:
-        helpers, each, helped = _helpers(tiles, parts_of(product.k, 64), _multiprocessors(c.device))
+        steps = parts_of(product.k, config.block_k)
+        helpers, each, helped = _helpers(tiles, steps, _multiprocessors(c.device))
     grid = (tiles * 2 * share + helpers,)
     given = {
-        "helped": helped, "HELP": each,
-        "M": product.m, "N": product.n, "K": product.k, "BLOCK_N": config.block_n,
-        "STAGES": config.stages, "A_BY_COLUMN": a.by_column, "B_BY_COLUMN": b.by_column,
-        "SHARE": share, "KEEP": config.keep, "EPILOGUE": extra.epilogue, "INDEX": product.index,
-        "num_warps": 4, "ctas_per_cga": (2 * share, 1, 1),
+        "M": product.m, "N": product.n, "K": product.k, "helped": helped, "HELP": each,
+        "BLOCK_N": config.block_n, "BLOCK_K": config.block_k, "STAGES": config.stages,
+        "A_BY_COLUMN": a.by_column, "B_BY_COLUMN": b.by_column, "SHARE": share,
+        "KEEP": config.keep, "EPILOGUE": extra.epilogue, "INDEX": product.index, "num_warps": 4,
+        "ctas_per_cga": (2 * share, 1, 1),
     }  # fmt: skip
 
     def launch(a: Any, b: Any, c: Any, extra: Extra) -> None:
