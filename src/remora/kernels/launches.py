@@ -207,22 +207,21 @@ def split(product: Product, config: Config, extra: Extra) -> Launch:
             where=_WHERE,
             hint=f"schedule='split' takes one, with K of more than {config.block_k}",
         )
-    share = config.cluster[1]
-    a_desc = _descriptor_of(a, 64, config.block_k)
-    b_desc = _descriptor_of(b, config.block_k, config.block_n)
+    a_desc = _descriptor_of(a, 64, 64)
+    b_desc = _descriptor_of(b, 64, config.block_n)
     c_desc = _descriptor(c, [64, 64])
-    tiles = parts_of(product.m, 128) * parts_of(product.n, config.block_n * share)
+    tiles = parts_of(product.m, 128) * parts_of(product.n, config.block_n)
     helpers, each, helped = 0, 0, 0
     if config.stream_k:
-        steps = parts_of(product.k, config.block_k)
+        steps = parts_of(product.k, 64)
         helpers, each, helped = _helpers(tiles, steps, _multiprocessors(c.device))
-    grid = (tiles * 2 * share + helpers,)
+    grid = (helpers + tiles * 2,)
     given = {
-        "M": product.m, "N": product.n, "K": product.k, "helped": helped, "HELP": each,
-        "BLOCK_N": config.block_n, "BLOCK_K": config.block_k, "STAGES": config.stages,
-        "A_BY_COLUMN": a.by_column, "B_BY_COLUMN": b.by_column, "SHARE": share,
-        "KEEP": config.keep, "EPILOGUE": extra.epilogue, "INDEX": product.index, "num_warps": 4,
-        "ctas_per_cga": (2 * share, 1, 1),
+        "M": product.m, "N": product.n, "K": product.k, "helped": helped, "helpers": helpers,
+        "BLOCK_N": config.block_n, "STAGES": config.stages, "A_BY_COLUMN": a.by_column,
+        "B_BY_COLUMN": b.by_column, "HELP": each, "KEEP": config.keep,
+        "EPILOGUE": extra.epilogue, "INDEX": product.index, "num_warps": 4,
+        "ctas_per_cga": (2, 1, 1),
     }  # fmt: skip
 
     def launch(a: Any, b: Any, c: Any, extra: Extra) -> None:

@@ -123,11 +123,10 @@ def wait_for_flag(flags, program, ME: tl.constexpr):
 
 
 @triton.jit
-def lower_flags(flags, begin, end, SIZE: tl.constexpr, rank, ME: tl.constexpr):
-    """Lower the flags of sums that all of this consumer have read."""
+def lower_flag(flags, program, ME: tl.constexpr):
+    """Lower the flag of sums, when all of this consumer have read them."""
     tlx.named_barrier_wait(_GIVEN + ME, 128)
-    for other in range(begin, end):
-        tl.store(flags + (other * SIZE + rank) * 2 + ME, 0)
+    tl.store(flags + program * 2 + ME, 0)
 
 
 @triton.jit
@@ -161,7 +160,8 @@ def add_partials(
             _sum(parts[3], 3, partials, giver, cluster, rank, ME, SIZE, PARTS),
         )
         acc = joined(left, right)
-    lower_flags(flags, giver, cluster, SIZE, rank, ME)
+    for other in range(giver, cluster):
+        lower_flag(flags, other * SIZE + rank, ME)
     return acc
 
 
