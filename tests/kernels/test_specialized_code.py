@@ -187,7 +187,8 @@ def test_tiles_that_two_programs_share(columns: str, width: int, stages: int, he
     ptx = compiled.asm["ptx"]
     # Each consumer's sums leave from the registers that they are in, and come to the same ones.
     assert ptx.count("st.async") == ptx.count("ld.shared.v4.f32") == 2 * width // 8
-    buffers = stages * (128 + width) * 128 + 64 * width * 4 + 2 * 64 * 128
+    config = Config(128, width, 64, 8, stages, 4, "split")
+    buffers = of_specialized(config, 2, 2)
     assert buffers < compiled.metadata.shared <= min(buffers + SMALL, LIMIT)
     assert resources(compiled.asm["cubin"])[1] == 0
     # A's two parts, and B's of 64 columns, or all of it by columns; in the first stages' prefetch

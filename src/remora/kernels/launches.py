@@ -13,6 +13,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from remora.errors import KernelArgumentError
 from remora.kernels.config import Config
+from remora.kernels.cost import helpers_of
 from remora.kernels.gemm_blackwell import gemm_blackwell
 from remora.kernels.gemm_specialized import gemm_specialized
 from remora.kernels.gemm_split import gemm_split
@@ -214,7 +215,7 @@ def split(product: Product, config: Config, extra: Extra) -> Launch:
     helpers, each, helped = 0, 0, 0
     if config.stream_k:
         steps = parts_of(product.k, 64)
-        helpers, each, helped = _helpers(tiles, steps, _multiprocessors(c.device))
+        helpers, each, helped = helpers_of(tiles, steps, _multiprocessors(c.device))
     grid = (helpers + tiles * 2,)
     given = {
         "M": product.m, "N": product.n, "K": product.k, "helped": helped, "helpers": helpers,
@@ -232,21 +233,6 @@ def split(product: Product, config: Config, extra: Extra) -> Launch:
         )  # fmt: skip
 
     return launch
-
-
-def _helpers(tiles: int, steps: int, programs: int) -> tuple[int, int, int]:
-    """How many programs help those of ``split``, with how many tiles each, and steps of these.
-
-    Sums that are given take the time of about two steps, and are there two before they are added.
-    """
-    helpers = (programs - 2 * tiles) // 2 * 2
-    if helpers <= 0:
-        return 0, 0, 0
-    each = parts_of(tiles, helpers)
-    helped = int((steps / 2 - 2 * each - 2) / (each + 0.5))
-    if helped < 1 or steps - helped < 2:
-        return 0, 0, 0
-    return parts_of(parts_of(tiles, each), 2) * 2, each, helped
 
 
 def blackwell(product: Product, config: Config, extra: Extra) -> Launch:
