@@ -185,13 +185,14 @@ def helpers_of(tiles: int, steps: int, programs: int) -> tuple[int, int, int]:
     """How many programs help those of ``gemm_split``, with how many tiles each, and how many of
     the steps of each of these.
 
-    Sums that are given take about the time of two steps, and are there before they are added.
+    Giving sums takes about the time of four steps, and they are there eight before they are added
+    (on an H200 44 of 256 steps were a little better than 40, 48 and 51: docs/kernels.md).
     """
     helpers = (programs - 2 * tiles) // 2 * 2
     if helpers <= 0:
         return 0, 0, 0
     each = math.ceil(tiles / helpers)
-    helped = int((steps / 2 - 2 * each - 2) / (each + 0.5))
+    helped = int((steps / 2 - 4 * each - 8) / (each + 0.5))
     if helped < 1 or steps - helped < 2:
         return 0, 0, 0
     return math.ceil(math.ceil(tiles / each) / 2) * 2, each, helped
