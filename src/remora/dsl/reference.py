@@ -164,16 +164,20 @@ class Machine:
     ) -> None:  # fmt: skip
         """Check an access against those before it, and keep it for those after it."""
         known: dict[int, tuple[Array, list[_Access]]] = self.team.state.setdefault("memory", {})
+        # What a strand alone does is before all that follows: only effects are kept.
         alone = self.team.is_alone
-        what, where = self.call.op.__name__, ""
+        keeps = not alone or who is not self.strand
+        where = self.call.where if keeps else ""
         for memory, does_write in [*((m, False) for m in reads), *((m, True) for m in writes)]:
-            root = memory
-            while isinstance(root.base, np.ndarray):
-                root = root.base
-            # The entry holds the memory, so that its identity stays its own.
-            _, before = known.setdefault(id(root), (root, []))
+            root = _root(memory)
+            entry = known.get(id(root))
+            if entry is None:
+                if not keeps:
+                    continue
+                # The entry holds the memory, so that its identity stays its own.
+                entry = known[id(root)] = (root, [])
             kept = []
-            for access in before:
+            for access in entry[1]:
                 ordered = clock.get(access.who, 0) >= access.time
                 itself = access.who is who and access.time == time
                 if not (ordered or itself) and (does_write or access.writes):
@@ -182,10 +186,9 @@ class Machine:
                 covered = does_write or (access.who is who and not access.writes)
                 if not ordered or not (alone or (covered and access.is_of(memory))):
                     kept.append(access)
-            if not alone or who is not self.strand:
-                where = where or self.call.where
-                kept.append(_Access(memory, does_write, who, time, what, where))
-            before[:] = kept
+            if keeps:
+                kept.append(_Access(memory, does_write, who, time, self.call.op.__name__, where))
+            entry[1][:] = kept
 
     def _check(self, access: _Access, memory: Array, does_write: bool) -> None:
         if not _share_memory(memory, access.memory):
@@ -299,13 +302,18 @@ class Machine:
 
     def array_elsewhere(self, array: Array, program: Any) -> Array:
         """``elsewhere`` of a part of an array that was made."""
-        root = array
-        while isinstance(root.base, np.ndarray):
-            root = root.base
+        root = _root(array)
         start = array.__array_interface__["data"][0] - root.__array_interface__["data"][0]
         return np.ndarray(
             array.shape, array.dtype, self.elsewhere(root, program), start, array.strides
         )
+
+
+def _root(array: Array) -> Array:
+    """The array whose memory a view is of."""
+    while isinstance(array.base, np.ndarray):
+        array = array.base
+    return array
 
 
 def _share_memory(a: Array, b: Array) -> bool:
