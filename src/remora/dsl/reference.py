@@ -109,6 +109,11 @@ class Machine:
         """What plugins keep for the program, by name."""
         return self.program.state
 
+    def forget(self) -> None:
+        """Let go of the program's memory at once; machines and strands refer to each other."""
+        for kept in (self.program.state, self.program.made, self.program.places, self.team.state):
+            kept.clear()  # type: ignore[attr-defined]
+
     # --- what is asynchronous ---
 
     def queue(self, queue: str | Queue) -> Queue:
@@ -337,6 +342,8 @@ def machine(call: Call) -> Machine:
 
         place = interpreter_builder.grid_idx  # a new tuple for each program
         if getattr(_local, "place", None) is not place:
+            if hasattr(_local, "machine"):
+                _local.machine.forget()
             strand = Strand(f"program {place}", place)
             _local.place, _local.machine = place, Machine(Program(), strand, Team(strand))
         found = _local.machine
@@ -363,7 +370,11 @@ def run_together(places: Sequence[Any], run: Callable[[], None]) -> None:
         strand.is_program = True
         strand.machine = Machine(program, strand, team)
         bodies.append((strand, run))
-    team.run(first, bodies)
+    try:
+        team.run(first, bodies)
+    finally:
+        for strand, _ in bodies:
+            strand.machine.forget()
 
 
 def numpy_dtype(dtype: Any) -> np.dtype[Any]:
