@@ -10,6 +10,8 @@ race, and an error.
 
 from __future__ import annotations
 
+import functools
+import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Hashable, Sequence
@@ -226,6 +228,13 @@ class Machine:
         while len(line.groups) > pending:
             self.strand.acquire(line.happen())
 
+    def finish(self) -> None:
+        """Make what the strand has in flight happen: it ends."""
+        for line in self._queues.values():
+            self.close_group(line)
+            while line.groups:
+                self.strand.acquire(line.happen())
+
     # --- what others bring about ---
 
     def block(self, ready: Callable[[], bool], lacks: Callable[[], str]) -> None:
@@ -274,7 +283,7 @@ class Machine:
             strand.machine = Machine(self.program, strand, self.team)
             strand.machine.call = call
             strand.machine._path = (*self._path, self._sets, number)
-            bodies.append((strand, body))
+            bodies.append((strand, functools.partial(_to_the_end, body, strand.machine)))
         self.team.run(self.strand, bodies)
         self.call = call
 
@@ -329,6 +338,11 @@ def _share_memory(a: Array, b: Array) -> bool:
         return True
 
 
+def _to_the_end(body: Callable[[], None], machine: Machine) -> None:
+    body()
+    machine.finish()
+
+
 _local = threading.local()
 
 
@@ -342,13 +356,52 @@ def machine(call: Call) -> Machine:
 
         place = interpreter_builder.grid_idx  # a new tuple for each program
         if getattr(_local, "place", None) is not place:
-            if hasattr(_local, "machine"):
-                _local.machine.forget()
+            _end_of_program(_launch())
             strand = Strand(f"program {place}", place)
             _local.place, _local.machine = place, Machine(Program(), strand, Team(strand))
         found = _local.machine
     found.call = call
     return found
+
+
+def _launch() -> Any:
+    """Triton's executor of the grid that is running."""
+    from triton.runtime.interpreter import GridExecutor
+
+    frame: Any = sys._getframe(1)
+    while frame is not None and frame.f_code is not GridExecutor.__call__.__code__:
+        frame = frame.f_back
+    return frame.f_locals["self"] if frame is not None else None
+
+
+def _end_of_program(launch: Any) -> None:
+    """End the program before in this thread, of this launch or of one that is over.
+
+    The last one of a launch ends when Triton gives the arguments back.
+    """
+    before: Machine | None = getattr(_local, "machine", None)
+    if launch is not None and getattr(_local, "launch", None) is launch:
+        end_program()
+    elif before is not None:  # it has failed, or has nothing left
+        before.forget()
+    if launch is not None and getattr(_local, "launch", None) is not launch:
+        _local.launch, give_back = launch, launch._restore_args_dev
+
+        def ended(*arguments: Any) -> None:
+            end_program()
+            _local.launch = None
+            give_back(*arguments)
+
+        launch._restore_args_dev = ended
+
+
+def end_program() -> None:
+    """Make what the program that has run has in flight happen, and let go of its memory."""
+    before: Machine | None = _local.__dict__.pop("machine", None)
+    _local.place = None
+    if before is not None:
+        before.finish()
+        before.forget()
 
 
 def run_together(places: Sequence[Any], run: Callable[[], None]) -> None:
@@ -369,7 +422,7 @@ def run_together(places: Sequence[Any], run: Callable[[], None]) -> None:
         strand = Strand(f"program {place}", place)
         strand.is_program = True
         strand.machine = Machine(program, strand, team)
-        bodies.append((strand, run))
+        bodies.append((strand, functools.partial(_to_the_end, run, strand.machine)))
     try:
         team.run(first, bodies)
     finally:

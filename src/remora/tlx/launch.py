@@ -27,7 +27,7 @@ from triton import language as tl
 from triton.runtime import driver
 
 from remora.dsl.op import reference_warps
-from remora.dsl.reference import run_together
+from remora.dsl.reference import end_program, run_together
 from remora.errors import KernelArgumentError, PipelineError, UnsupportedByTarget
 from remora.pipeline import Pipeline, attach
 
@@ -75,6 +75,7 @@ class Clusters:
         try:
             if self._size == (1, 1, 1):
                 self._function(**arguments)
+                end_program()
             else:
                 run_together(list(self._of(place)), functools.partial(self._function, **arguments))
         finally:
