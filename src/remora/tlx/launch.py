@@ -205,7 +205,11 @@ def autotune(configs: Any, key: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def jit(fn: Any = None, **options: Any) -> Any:
-    """``triton.jit``; the kernel takes the launch option ``ctas_per_cga``."""
+    """``triton.jit``; the kernel takes the launch option ``ctas_per_cga``.
+
+    Under the reference meaning its launches have their ``num_warps``, others 4, and its clusters
+    take each other's places (``clc_producer``).
+    """
     if fn is None:
         return lambda function: with_clusters(triton.jit(**options)(function))
     return with_clusters(triton.jit(fn, **options))
