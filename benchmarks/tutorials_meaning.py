@@ -91,6 +91,16 @@ def layer_norm() -> tuple[str, Callable[[], Any]]:
     return "multi_cta_layernorm", arguments
 
 
+def groups(entry: str, by_column: bool = False) -> tuple[str, Callable[[], Any]]:
+    def arguments() -> Any:
+        shapes = ((SIZE, SIZE), (SIZE // 2, SIZE // 2))
+        a, b = ([torch.randn(s).half() for s in shapes] for _ in range(2))
+        given = [y.T for y in b] if by_column else b
+        return (a, b), [x.double() @ y.double() for x, y in zip(a, given, strict=True)]
+
+    return entry, arguments
+
+
 CASES: dict[int, dict[str, list[tuple[str, Callable[[], Any]]]]] = {
     90: {
         "hopper_gemm_pipelined": [product("matmul")],
@@ -107,6 +117,10 @@ CASES: dict[int, dict[str, list[tuple[str, Callable[[], Any]]]]] = {
         "blackwell_gemm_ws": [product("matmul")],
         "blackwell_gemm_2cta": [product("matmul")],
         "blackwell_gemm_clc": [product("matmul")],
+        "blackwell-grouped-gemm_test": [
+            groups("group_gemm_tlx_fn"),
+            groups("group_gemm_tma_fn", by_column=True),
+        ],
         "blackwell-multi-cta-layernorm_test": [layer_norm()],
         "blackwell_fa_ws": [attention(128)],
         "blackwell_fa_ws_persistent": [attention(128, False), attention(128, True)],
@@ -136,8 +150,10 @@ def run(module: Any, entry: str, arguments: Callable[[], Any]) -> dict[str, Any]
         while error.__cause__ is not None:
             error = error.__cause__  # type: ignore[assignment]
         return {"failed": f"{type(error).__name__}: {error}"[:2000]}
-    found = found[0] if isinstance(found, tuple) else found
     seconds = round(time.perf_counter() - start, 2)
+    if isinstance(expected, list):
+        found, expected = (torch.cat([x.flatten() for x in xs]) for xs in (found, expected))
+    found = found[0] if isinstance(found, tuple) else found
     difference = (found.double() - expected).norm() / expected.norm()
     return {"error": float(f"{difference:.2e}"), "seconds": seconds}
 
