@@ -6,6 +6,7 @@ finding out that it exists does not.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -171,6 +172,21 @@ products_in_flight = (
     Pipeline("products in flight")
     .insert(keep, after="ttgir/convert_to_ttgpuir")
     .when(target="cuda:90")
+)
+
+
+def _without_accumulation_registers(text: str, compile_: Callable[[str], str]) -> str:
+    """The stage ``amdgcn`` of a kernel none of whose registers are accumulation registers."""
+    return compile_(re.sub(r'(?="amdgpu-flat-work-group-size")', '"amdgpu-agpr-alloc"="0" ', text))
+
+
+#: CDNA: all registers of a thread are vector registers (LLVM, "User Guide for AMDGPU Backend":
+#: amdgpu-agpr-alloc). Else LLVM divides them into halves where a product is, and sums that
+#: vector instructions work on between products go to and fro.
+sums_in_vector_registers = (
+    Pipeline("sums in vector registers")
+    .override("amdgcn", _without_accumulation_registers)
+    .when(target="hip")
 )
 
 operands = PassRef(

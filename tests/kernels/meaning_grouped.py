@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import Any
 
 import pytest
@@ -45,6 +46,20 @@ def test_groups(dtype: str, groups: str) -> None:
     assert close(grouped_matmul(a, b, offs), reference(a, b, offs), dtype)
     c = values((100, 50), dtype, "cpu")
     assert close(grouped_matmul(a.T, c, offs), reference(a.T, c, offs), dtype)
+
+
+@pytest.mark.usefixtures("_poisoned")
+@pytest.mark.parametrize("groups", [[67, 200, 200, 420], [0, 0, 1, 300]])
+def test_hopper_s_kernel(groups: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tasks run against each other: numbers, waits that end, and accesses in order."""
+    module: Any = importlib.import_module("remora.kernels.grouped_matmul")
+    monkeypatch.setattr(module, "_target", lambda _: "cuda:90")
+    monkeypatch.setattr(module, "_multiprocessors", lambda _: 3)
+    offs = torch.tensor(groups, dtype=torch.int32)
+    a, b = values((420, 136), "float16", "cpu"), values((4, 200, 136), "float16", "cpu").mT
+    assert close(grouped_matmul(a, b, offs), reference(a, b, offs), "float16")
+    c = values((420, 72), "float16", "cpu")
+    assert close(grouped_matmul(a.T, c, offs), reference(a.T, c, offs), "float16")
 
 
 @pytest.mark.usefixtures("_poisoned")

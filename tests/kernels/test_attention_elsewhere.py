@@ -13,6 +13,7 @@ import torch
 import triton
 from launching import Launcher, standing_in
 
+from remora.analysis import of_kernel
 from remora.host import features
 from remora.host.targets import gpu_target
 from remora.kernels import attention, attention_elsewhere
@@ -94,21 +95,29 @@ def test_the_kernel(
         assert constants["GROUP"] == 4 // given[1].shape[1]
 
 
-@pytest.mark.parametrize(("dim", "target", "grid"), [
-    (128, "hip:gfx942", (2, 8, 1)), (64, "hip:gfx950", (2, 8, 1)),
+@pytest.mark.parametrize(("dim", "target", "given"), [
+    (128, "hip:gfx942", {}), (64, "hip:gfx950", {}), (64, "hip:gfx942", {}),
+    (64, "hip:gfx942", {"queries": 300, "keys": 333, "key_heads": 2}),
 ])  # fmt: skip
-def test_compiled_for_cdna(dim: int, target: str, grid: tuple[int, ...]) -> None:
+def test_compiled_for_cdna(dim: int, target: str, given: dict[str, int]) -> None:
     attention_cdna.device_caches.clear()
     with launches(target) as seen:
-        attention(*operands(dim), causal=True)
+        attention(*operands(dim, **given), causal=True)
     ((name, launched_on, _),) = seen
-    assert (name, launched_on) == ("attention_cdna", grid)
+    assert (name, launched_on) == ("attention_cdna", (2, 8, 1))
     ((compiled,),) = [list(c[0].values()) for c in attention_cdna.device_caches.values()]
     assembly = compiled.asm["amdgcn"]
     # Products read eight bytes or more; values are turned on their way to shared memory.
     assert "ds_read_u16" not in assembly
     # Nothing is spilled to memory.
     assert re.findall(r"\.private_segment_fixed_size: (\d+)", assembly) == ["0"]
+    assert re.findall(r"\.vgpr_spill_count: +(\d+)", assembly) == ["0"]
+    # Sums are where vector instructions scale them: no registers are for products only.
+    assert re.findall(r"\.agpr_count: +(\d+)", assembly) == ["0"]
+    assert "v_accvgpr" not in assembly
+    # With a block's softmax, vector instructions and products take about as long at 128.
+    loop = max(of_kernel(compiled).loops, key=lambda one: one.flops)
+    assert loop.cycles["vector"] < (1.05 if dim == 128 else 2.0) * loop.cycles["matrix"]
 
 
 @pytest.mark.parametrize("dim", [64])

@@ -9,7 +9,7 @@ import pytest
 import torch
 import triton
 import triton.language as tl
-from tlx.view_cases import parts_at_run_time
+from tlx.cdna_cases import batches, parts_at_run_time
 
 import remora.tlx as tlx
 from remora import errors
@@ -52,6 +52,13 @@ def test_parts_at_places_that_are_known_at_run_time(copy: bool) -> None:
     error = errors.WrongShape.of(caught.value)
     assert error is not None
     assert "offset (128, 0)" in error.what
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_products_of_three_dimensions(named: bool) -> None:
+    p, q, r = torch.randn(2, 32, 64).half(), torch.randn(2, 64, 32).half(), torch.empty(2, 32, 32)
+    batches[(1,)](p, q, r, 4, 32, 8, named)
+    torch.testing.assert_close(r, 2 * (p.float() @ q.float()), atol=1e-3, rtol=1e-3)
 
 
 @triton.jit

@@ -8,6 +8,7 @@ import pytest
 import torch
 import triton
 import triton.language as tl
+from triton.tools.tensor_descriptor import TensorDescriptor
 
 import remora.tlx as tlx
 from remora import errors
@@ -145,6 +146,49 @@ def test_a_meeting_that_a_task_does_not_come_to() -> None:
     assert error is not None
     assert error.what.count("waits at the cluster's barrier for") == 4
     assert error.what.count("has ended") == 4
+
+
+@tlx.jit
+def halves(x, y, B: tl.constexpr, STEPS: tl.constexpr, WHAT: tl.constexpr):
+    """Of each block each CTA copies a half, to both; a buffer is free when both have read it."""
+    rank = tlx.cluster_cta_rank()
+    buffer = tlx.local_alloc((2, B), tl.float32, 1)[0]
+    full, empty = tlx.alloc_barriers(1), tlx.alloc_barriers(1, 2)
+    BYTES: tl.constexpr = 8 * B
+    for i in range(STEPS):
+        if WHAT != "no wait for room":
+            if WHAT != "own room" or rank == 1:
+                tlx.barrier_wait(empty[0], (i & 1) ^ 1)
+        tlx.barrier_expect_bytes(full[0], BYTES if WHAT != "half" else BYTES // 2)
+        for half in tl.static_range(2):
+            if rank == half:
+                part = tlx.local_slice(buffer, [half, 0], [1, B])
+                tlx.async_descriptor_load(
+                    x, part, [2 * i + half, 0], full[0], multicast_targets=[0, 1]
+                )  # copies
+        tlx.barrier_wait(full[0], i & 1)
+        at = (i * 2 + tl.arange(0, 2)[:, None]) * B + tl.arange(0, B)[None, :]
+        tl.store(y + rank * STEPS * 2 * B + at, tlx.local_load(buffer))
+        for other in tl.static_range(2):
+            tlx.barrier_arrive(empty[0], 1, other)
+
+
+def test_copies_into_several_ctas() -> None:
+    x, y = torch.randn(10, 16), torch.zeros(2, 10, 16)
+    halves[(2,)](TensorDescriptor.from_tensor(x, [1, 16]), y, 16, 5, "", ctas_per_cga=(2, 1, 1))
+    assert torch.equal(y[0], x)
+    assert torch.equal(y[1], x)
+
+
+@pytest.mark.parametrize("what", ["no wait for room", "own room", "half"])
+def test_copies_into_what_another_cta_reads(what: str) -> None:
+    """And reads before both halves have come, of which the barrier expects one."""
+    x, y = torch.randn(10, 16), torch.zeros(2, 10, 16)
+    given = TensorDescriptor.from_tensor(x, [1, 16])
+    with pytest.raises(Exception) as caught:  # noqa: PT011  Triton wraps it
+        halves[(2,)](given, y, 16, 5, what, ctas_per_cga=(2, 1, 1))
+    assert errors.ReferenceRace.of(caught.value) is not None, caught.value
+    assert threading.active_count() == 1
 
 
 def test_bad_launches() -> None:

@@ -195,11 +195,16 @@ def misplaced(x, WHAT: tl.constexpr):
                 tl.store(x, 1)
             with tlx.warp_pipeline_stage("s"):  # between
                 tl.store(x, 2)
+    for _ in range(2):
+        if WHAT == "leaves":
+            with tlx.async_tasks():  # leaves
+                with tlx.async_task("default"):
+                    break
 
 
 @pytest.mark.parametrize(("what", "kind"), [
     ("tasks in a task", errors.UnsupportedByTarget), ("alone", errors.WrongType),
-    ("between", errors.WrongType),
+    ("between", errors.WrongType), ("leaves", errors.LanguageError),
 ])  # fmt: skip
 def test_misplaced(what: str, kind: type[errors.RemoraError]) -> None:
     x = torch.zeros(1)

@@ -9,8 +9,8 @@ import pytest
 import triton
 import triton.language as tl
 from tlx.building import build, line_of
+from tlx.cdna_cases import batches, parts_at_run_time
 from tlx.test_refused import refused
-from tlx.view_cases import parts_at_run_time
 
 import remora.tlx as tlx
 from remora import errors
@@ -548,6 +548,9 @@ def fragments(
         c = tlx.require_layout(tl.load(p + rows[:, None] * 64 + depth[None, :]), as_b)
         d = tl.load(q + depth[:, None] + rows[None, :])
         tl.store(r, tl.sum(tl.dot(c, d)))  # the wrong operand
+    if WHAT == "dimensions":
+        acc = tl.zeros((16, 128), tl.float32)
+        acc = tlx.amd_scheduled_mfma(a[None], b[None], acc, "transient")  # dimensions
     if WHAT == "shapes":
         acc = tlx.amd_scheduled_mfma(b, a, tl.zeros((16, 128), tl.float32), "transient")  # shapes
     if WHAT == "role":
@@ -605,6 +608,23 @@ def test_products_in_the_layouts_that_are_named(
     assert compiled.metadata.shared <= (16 * 64 + 64 * 128) * 2
 
 
+@pytest.mark.parametrize("named", [False, True])
+@pytest.mark.parametrize(("arch", "version", "k", "width", "count"), [
+    ("gfx942", 3, 16, 4, 16), ("gfx950", 4, 32, 8, 8),
+])  # fmt: skip
+def test_products_of_three_dimensions(
+    arch: str, version: int, k: int, width: int, count: int, named: bool
+) -> None:
+    given = {"p": "*fp16", "q": "*fp16", "r": "*fp32"}
+    compiled = build(
+        batches, f"hip:{arch}", **given, VERSION=version, K=k, WIDTH=width, NAMED=named
+    )
+    if named:
+        assert "warpsPerCTA = [2, 2, 1]" in compiled.asm["ttgir"]
+        assert len(code(compiled, f"v_mfma_f32_16x16x{k}_f16")) == count
+    assert len(code(compiled, "v_mfma")) == count
+
+
 def test_the_class_of_an_accumulator() -> None:
     given = {**BF16, "VERSION": 4, "K": 32, "WIDTH": 8}
     compiled = build(fragments, "hip:gfx950", **given, CLASS="agpr")
@@ -619,8 +639,8 @@ def test_the_class_of_an_accumulator() -> None:
 
 @pytest.mark.parametrize(("what", "kind"), [
     ("another layout", errors.ConflictingLayouts), ("the wrong operand", errors.ConflictingLayouts),
-    ("shapes", errors.WrongShape), ("role", errors.WrongType), ("sum", errors.WrongDtype),
-    ("cut", errors.WrongShape), ("beyond", errors.WrongShape),
+    ("shapes", errors.WrongShape), ("dimensions", errors.WrongShape), ("role", errors.WrongType),
+    ("sum", errors.WrongDtype), ("cut", errors.WrongShape), ("beyond", errors.WrongShape),
 ])  # fmt: skip
 def test_products_and_slices_that_are_refused(what: str, kind: Any) -> None:
     given = {**BF16, "VERSION": 4, "K": 32, "WIDTH": 8, "WHAT": what}

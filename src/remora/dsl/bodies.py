@@ -15,9 +15,11 @@ import sys
 import textwrap
 from collections.abc import Callable
 from types import CodeType, FrameType
-from typing import Any
+from typing import Any, TypeVar
 
 from remora.errors import LanguageError
+
+T = TypeVar("T")
 
 #: Makes something of a ``with`` statement's word and of a function that runs its body, within it.
 Spawn = Callable[[Any, Callable[[Any], None]], None]
@@ -37,23 +39,27 @@ def run_apart(frame: FrameType, word: str, spawn: Spawn) -> None:
     """
     code, known = frame.f_code, frame.f_locals
     where = f"{code.co_filename}:{frame.f_lineno}"
-    try:
-        names, outer, inner = _parts(code, frame.f_lineno, word, frozenset(known))
-    except (OSError, SyntaxError) as error:
-        raise LanguageError(
-            f"the body of this `with` cannot be run by itself: {error}",
-            where=where,
-            hint="a kernel's source has to be in a file, and its tasks end where they end",
-        ) from error
+
+    def compiled(make: Callable[..., T], *given: Any) -> T:
+        try:
+            return make(*given)
+        except (OSError, SyntaxError) as error:
+            raise LanguageError(
+                f"the body of this `with` cannot be run by itself: {error}",
+                where=where,
+                hint="a kernel's source has to be in a file, and what stands in the `with` does "
+                "not leave it",
+            ) from error
 
     def hand_over(word: Any, which: int) -> None:
         values = sys._getframe(1).f_locals
         used, body = inner[which]
-        taken = {name: values[name] for name in used & values.keys()}
-        made = _function(body, frozenset(taken), code.co_filename, frame.f_globals)
+        taken = {name: values[name] for name in used if name in values}
+        made = compiled(_function, body, frozenset(taken), code.co_filename, frame.f_globals)
         spawn(word, lambda given: made(**taken, remora_word=given))
 
-    made = _function(outer, names, code.co_filename, frame.f_globals)
+    names, outer, inner = compiled(_parts, code, frame.f_lineno, word, frozenset(known))
+    made = compiled(_function, outer, names, code.co_filename, frame.f_globals)
     made(**{name: known[name] for name in names}, remora_spawn=hand_over)
 
 

@@ -10,6 +10,8 @@ race, and an error.
 
 from __future__ import annotations
 
+import functools
+import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Hashable, Sequence
@@ -109,6 +111,11 @@ class Machine:
         """What plugins keep for the program, by name."""
         return self.program.state
 
+    def forget(self) -> None:
+        """Let go of the program's memory at once; machines and strands refer to each other."""
+        for kept in (self.program.state, self.program.made, self.program.places, self.team.state):
+            kept.clear()  # type: ignore[attr-defined]
+
     # --- what is asynchronous ---
 
     def queue(self, queue: str | Queue) -> Queue:
@@ -164,16 +171,20 @@ class Machine:
     ) -> None:  # fmt: skip
         """Check an access against those before it, and keep it for those after it."""
         known: dict[int, tuple[Array, list[_Access]]] = self.team.state.setdefault("memory", {})
+        # What a strand alone does is before all that follows: only effects are kept.
         alone = self.team.is_alone
-        what, where = self.call.op.__name__, ""
+        keeps = not alone or who is not self.strand
+        where = self.call.where if keeps else ""
         for memory, does_write in [*((m, False) for m in reads), *((m, True) for m in writes)]:
-            root = memory
-            while isinstance(root.base, np.ndarray):
-                root = root.base
-            # The entry holds the memory, so that its identity stays its own.
-            _, before = known.setdefault(id(root), (root, []))
+            root = _root(memory)
+            entry = known.get(id(root))
+            if entry is None:
+                if not keeps:
+                    continue
+                # The entry holds the memory, so that its identity stays its own.
+                entry = known[id(root)] = (root, [])
             kept = []
-            for access in before:
+            for access in entry[1]:
                 ordered = clock.get(access.who, 0) >= access.time
                 itself = access.who is who and access.time == time
                 if not (ordered or itself) and (does_write or access.writes):
@@ -182,10 +193,9 @@ class Machine:
                 covered = does_write or (access.who is who and not access.writes)
                 if not ordered or not (alone or (covered and access.is_of(memory))):
                     kept.append(access)
-            if not alone or who is not self.strand:
-                where = where or self.call.where
-                kept.append(_Access(memory, does_write, who, time, what, where))
-            before[:] = kept
+            if keeps:
+                kept.append(_Access(memory, does_write, who, time, self.call.op.__name__, where))
+            entry[1][:] = kept
 
     def _check(self, access: _Access, memory: Array, does_write: bool) -> None:
         if not _share_memory(memory, access.memory):
@@ -217,6 +227,13 @@ class Machine:
         line = self.queue(queue)
         while len(line.groups) > pending:
             self.strand.acquire(line.happen())
+
+    def finish(self) -> None:
+        """Make what the strand has in flight happen: it ends."""
+        for line in self._queues.values():
+            self.close_group(line)
+            while line.groups:
+                self.strand.acquire(line.happen())
 
     # --- what others bring about ---
 
@@ -266,7 +283,7 @@ class Machine:
             strand.machine = Machine(self.program, strand, self.team)
             strand.machine.call = call
             strand.machine._path = (*self._path, self._sets, number)
-            bodies.append((strand, body))
+            bodies.append((strand, functools.partial(_to_the_end, body, strand.machine)))
         self.team.run(self.strand, bodies)
         self.call = call
 
@@ -299,13 +316,18 @@ class Machine:
 
     def array_elsewhere(self, array: Array, program: Any) -> Array:
         """``elsewhere`` of a part of an array that was made."""
-        root = array
-        while isinstance(root.base, np.ndarray):
-            root = root.base
+        root = _root(array)
         start = array.__array_interface__["data"][0] - root.__array_interface__["data"][0]
         return np.ndarray(
             array.shape, array.dtype, self.elsewhere(root, program), start, array.strides
         )
+
+
+def _root(array: Array) -> Array:
+    """The array whose memory a view is of."""
+    while isinstance(array.base, np.ndarray):
+        array = array.base
+    return array
 
 
 def _share_memory(a: Array, b: Array) -> bool:
@@ -314,6 +336,11 @@ def _share_memory(a: Array, b: Array) -> bool:
         return np.shares_memory(a, b, max_work=10_000)  # type: ignore[arg-type]
     except np.exceptions.TooHardError:
         return True
+
+
+def _to_the_end(body: Callable[[], None], machine: Machine) -> None:
+    body()
+    machine.finish()
 
 
 _local = threading.local()
@@ -329,11 +356,52 @@ def machine(call: Call) -> Machine:
 
         place = interpreter_builder.grid_idx  # a new tuple for each program
         if getattr(_local, "place", None) is not place:
+            _end_of_program(_launch())
             strand = Strand(f"program {place}", place)
             _local.place, _local.machine = place, Machine(Program(), strand, Team(strand))
         found = _local.machine
     found.call = call
     return found
+
+
+def _launch() -> Any:
+    """Triton's executor of the grid that is running."""
+    from triton.runtime.interpreter import GridExecutor
+
+    frame: Any = sys._getframe(1)
+    while frame is not None and frame.f_code is not GridExecutor.__call__.__code__:
+        frame = frame.f_back
+    return frame.f_locals["self"] if frame is not None else None
+
+
+def _end_of_program(launch: Any) -> None:
+    """End the program before in this thread, of this launch or of one that is over.
+
+    The last one of a launch ends when Triton gives the arguments back.
+    """
+    before: Machine | None = getattr(_local, "machine", None)
+    if launch is not None and getattr(_local, "launch", None) is launch:
+        end_program()
+    elif before is not None:  # it has failed, or has nothing left
+        before.forget()
+    if launch is not None and getattr(_local, "launch", None) is not launch:
+        _local.launch, give_back = launch, launch._restore_args_dev
+
+        def ended(*arguments: Any) -> None:
+            end_program()
+            _local.launch = None
+            give_back(*arguments)
+
+        launch._restore_args_dev = ended
+
+
+def end_program() -> None:
+    """Make what the program that has run has in flight happen, and let go of its memory."""
+    before: Machine | None = _local.__dict__.pop("machine", None)
+    _local.place = None
+    if before is not None:
+        before.finish()
+        before.forget()
 
 
 def run_together(places: Sequence[Any], run: Callable[[], None]) -> None:
@@ -354,8 +422,12 @@ def run_together(places: Sequence[Any], run: Callable[[], None]) -> None:
         strand = Strand(f"program {place}", place)
         strand.is_program = True
         strand.machine = Machine(program, strand, team)
-        bodies.append((strand, run))
-    team.run(first, bodies)
+        bodies.append((strand, functools.partial(_to_the_end, run, strand.machine)))
+    try:
+        team.run(first, bodies)
+    finally:
+        for strand, _ in bodies:
+            strand.machine.forget()
 
 
 def numpy_dtype(dtype: Any) -> np.dtype[Any]:

@@ -54,7 +54,7 @@ class Strand:
         self._where = ""
         self._baton = threading.Semaphore(0)
         self._thread: threading.Thread | None = None
-        self._begun = True
+        self.has_begun = True
 
     def release(self) -> Clock:
         """What the strand has done, for those who wait for it; what follows is not in it."""
@@ -72,20 +72,29 @@ class Strand:
         self._thread = threading.Thread(
             target=context.run, args=(target,), daemon=True, name=self.name
         )
-        self._begun = False
+        self.has_begun = False
 
     @property
     def can_go_on(self) -> bool:
         """Whether it does not wait for what has not come."""
         return not self.ended and (self._ready is None or self._ready())
 
-    def _go(self) -> None:
-        """Hand it the baton."""
-        if self._begun:
+    def go(self) -> None:
+        """Hand it the baton; its thread begins with the first one."""
+        if self.has_begun:
             self._baton.release()
         elif self._thread is not None:
-            self._begun = True
+            self.has_begun = True
             self._thread.start()
+
+    def pause(self) -> None:
+        """Wait for the baton."""
+        self._baton.acquire()
+
+    def leave(self) -> None:
+        """Wait until its thread, which has handed on the baton, is no more."""
+        if self._thread is not None and self.has_begun:
+            self._thread.join()
 
     def describe(self) -> str:
         """What the strand is at, for messages."""
@@ -140,6 +149,7 @@ class Team:
         self.strands = [s for s in self.strands if s not in children]
         parent.children = ()
         for child in children:
+            child.leave()
             parent.acquire(child.clock)
 
     def wait(
@@ -197,7 +207,7 @@ class Team:
         other = self._next(strand)
         if other is not strand:
             self._pass_on(other)
-            strand._baton.acquire()
+            strand.pause()
         if self._failure is not None:
             raise self._failure if strand is self._first else Cancelled
 
@@ -205,19 +215,21 @@ class Team:
         from triton.runtime.interpreter import interpreter_builder
 
         interpreter_builder.grid_idx = strand.place
-        strand._go()
+        strand.go()
 
     def _end_all(self) -> None:
         """End all strands but the first one, which is running."""
-        if self._failure is None:  # an interrupt: another one is running still
+        others = [s for s in self.strands[1:] if s.has_begun and not s.ended]
+        if self._failure is None:  # an interrupt: another one is running still, and none is awaited
             self._failure = Cancelled()
+            for strand in others:
+                strand.go()
             return
+        for strand in others:
+            strand.go()
+            self._first.pause()
         for strand in self.strands[1:]:
-            if not strand._begun:
-                strand.ended = True
-            if not strand.ended:
-                strand._go()
-                self._first._baton.acquire()
+            strand.leave()
 
 
 def current() -> Strand | None:

@@ -11,8 +11,11 @@ import triton
 import triton.language as tl
 
 import remora.tlx as tlx
+from remora.pipeline import attach
 
 
+# Sums are scaled between products: all of them would go to accumulation registers and back.
+@attach(tlx.sums_in_vector_registers)
 @triton.jit
 def attention_cdna(
     q, k, v, o, sums, scale,

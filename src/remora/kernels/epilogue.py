@@ -18,7 +18,7 @@ def finished(
     the function that ``matmul`` describes, called with args. INDEX: type of indices.
     """
     # What is outside of the result is the last row or column again: loads need no mask.
-    batch = batch.to(INDEX)
+    batch = tl.cast(batch, INDEX)
     rows = tl.minimum(row + tl.arange(0, acc.shape[0]), M - 1).to(INDEX)
     columns = tl.minimum(column + tl.arange(0, acc.shape[1]), N - 1).to(INDEX)
     if scale_a is not None:

@@ -126,7 +126,12 @@ from remora.tlx.utilities import (
     warp_redux,
 )
 from remora.tlx.views import local_reinterpret, local_slice, local_trans, subslice
-from remora.tlx_plugin import plugin, products_in_flight, wait_for_each_product
+from remora.tlx_plugin import (
+    plugin,
+    products_in_flight,
+    sums_in_vector_registers,
+    wait_for_each_product,
+)
 
 __all__ = [
     "CLCPipelineContext",
@@ -231,6 +236,7 @@ __all__ = [
     "storage_alias_spec_type_class",
     "storage_kind",
     "subslice",
+    "sums_in_vector_registers",
     "swizzled_layout",
     "swizzled_shared_layout_encoding",
     "tcgen05_commit",

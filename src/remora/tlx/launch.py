@@ -27,7 +27,7 @@ from triton import language as tl
 from triton.runtime import driver
 
 from remora.dsl.op import reference_warps
-from remora.dsl.reference import run_together
+from remora.dsl.reference import end_program, run_together
 from remora.errors import KernelArgumentError, PipelineError, UnsupportedByTarget
 from remora.pipeline import Pipeline, attach
 
@@ -75,6 +75,7 @@ class Clusters:
         try:
             if self._size == (1, 1, 1):
                 self._function(**arguments)
+                end_program()
             else:
                 run_together(list(self._of(place)), functools.partial(self._function, **arguments))
         finally:
@@ -204,7 +205,11 @@ def autotune(configs: Any, key: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def jit(fn: Any = None, **options: Any) -> Any:
-    """``triton.jit``; the kernel takes the launch option ``ctas_per_cga``."""
+    """``triton.jit``; the kernel takes the launch option ``ctas_per_cga``.
+
+    Under the reference meaning its launches have their ``num_warps``, others 4, and its clusters
+    take each other's places (``clc_producer``).
+    """
     if fn is None:
         return lambda function: with_clusters(triton.jit(**options)(function))
     return with_clusters(triton.jit(fn, **options))

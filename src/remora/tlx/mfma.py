@@ -40,7 +40,8 @@ def amd_scheduled_mfma(
 
     Args:
         a, b: (M, K) and (K, N), tensors: with ``dot_operand_layout`` where one is required.
-        acc: (M, N): with ``amd_mfma_layout``.
+            Of three dimensions, (B, M, K) and (B, K, N), they are B products.
+        acc: (M, N), or (B, M, N): with ``amd_mfma_layout``.
         accumulator_role: constant: ``"transient"``, of this phase of the kernel, or
             ``"persistent"``, carried on; no effect on the code.
         resident_operand: constant: 0, 1 or None: the operand that stays in registers; no effect.
@@ -68,13 +69,15 @@ def amd_scheduled_mfma(
 def _operands(call: Call, a: Any, b: Any, acc: Any) -> tuple[Any, Any, Any]:
     a, b, acc = call.tensor("a", a), call.tensor("b", b), call.tensor("acc", acc)
     shapes = [tuple(tl._unwrap_if_constexpr(d) for d in x.shape) for x in (a, b, acc)]
-    if any(len(s) != 2 for s in shapes) or (*shapes[0], *shapes[1]) != (
-        shapes[2][0], shapes[0][1], shapes[0][1], shapes[2][1],
-    ):  # fmt: skip
+    ranks = {len(s) for s in shapes}
+    fit = ranks in ({2}, {3}) and (*shapes[0], *shapes[1]) == (
+        *shapes[2][:-1], shapes[0][-1], *shapes[2][:-2], shapes[0][-1], shapes[2][-1],
+    )  # fmt: skip
+    if not fit:
         call.fail(
             WrongShape,
             "a, b and acc are of shapes " + ", ".join(map(str, shapes)),
-            hint="a is (M, K), b is (K, N), acc is (M, N)",
+            hint="a is (M, K), b is (K, N), acc is (M, N); or all have a first dimension more",
         )
     for name, x in (("a", a), ("b", b)):
         if x.dtype not in ACCUMULATORS:

@@ -71,7 +71,7 @@ vars(is_hip)["__triton_builtin__"] = True
 
 @op("tlx.num_warps")
 def num_warps(call: Call) -> Any:
-    """Warps that run the kernel, a constant; 4 under the reference meaning."""
+    """Warps that run the kernel, a constant; under the reference meaning see ``tlx.jit``."""
     return tl.constexpr(call.num_warps)
 
 

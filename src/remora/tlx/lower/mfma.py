@@ -112,6 +112,7 @@ def _lay(dot: Operation, lowering: Lowering) -> None:
     a, b, acc = (_laid(v) for v in dot.operands)
     parents = [p for p in (_parent(a), _parent(b), _of_sum(dot.operands[2])) if p]
     if not parents:
+        _as_stock(dot)
         return
     where = source_line(dot.location)
     if len(set(parents)) > 1:
@@ -150,6 +151,19 @@ def _lay(dot: Operation, lowering: Lowering) -> None:
     back = builder.value("ttg.convert_layout", [product], result.type)
     result.replace_all_uses_with(back)
     erase(dot)
+
+
+def _as_stock(dot: Operation) -> None:
+    """A product of which no layout was named: its operands as Triton's conversion has them."""
+    parent = dot.results[0].type.encoding  # type: ignore[attr-defined]
+    for index in range(2):
+        kind: Any = dot.operands[index].type
+        if "#ttg.dot_op" not in str(kind.encoding):
+            layout = f"#ttg.dot_op<{{opIdx = {index}, parent = {parent}}}>"
+            builder = Builder.before(dot)
+            dot.operands[index] = builder.value(
+                "ttg.convert_layout", [dot.operands[index]], with_encoding(kind, layout)
+            )
 
 
 def _instruction(parent: str) -> tuple[int, int, int, int]:
