@@ -170,7 +170,8 @@ def test_a_word_that_there_is_not() -> None:
 
     for target in (*CDNA, *NVIDIA):
         error = refused(errors.MissingWord, kernel, target, q="*fp32")
-        assert line_of(kernel, "# no such word") in error.where
+        # Triton 3.7 asks for the name before it compiles.
+        assert RELEASE < (3, 8) or line_of(kernel, "# no such word") in error.where
 
 
 # --- layouts, shapes, types -----------------------------------------------------------------------
