@@ -119,6 +119,23 @@ def test_lists(dtype: str, odd: bool, turned: str) -> None:
         assert close(c, x.double() @ y.double(), dtype)
 
 
+@pytest.mark.parametrize("turned", ["", "a", "b"])
+def test_lists_that_are_stored_late(turned: str) -> None:
+    """Programs have tiles of several products, of which some have rows for one consumer only."""
+    shapes = [(1000, 776, 328), (100, 2056, 192), (64, 520, 136), (700, 1024, 1024), (40, 264, 200)]
+    shapes *= 6
+    torch.manual_seed(0)
+    a = [values((m, k), "bfloat16", "cuda") for m, n, k in shapes]
+    b = [values((k, n), "bfloat16", "cuda") for m, n, k in shapes]
+    if "a" in turned:
+        a = [x.T.contiguous().T for x in a]
+    if "b" in turned:
+        b = [x.T.contiguous().T for x in b]
+    for _ in range(3):
+        for c, x, y in zip(multiply(a, b), a, b, strict=True):
+            assert close(c, x.double() @ y.double(), "bfloat16")
+
+
 @pytest.mark.parametrize("poison", [float("nan"), float("inf")])
 def test_a_group_does_not_see_another(poison: float) -> None:
     """NaN and Inf stay in their group, and in rows that no group has."""

@@ -121,6 +121,63 @@ def test_types_that_are_cut_along_k(cases: Any, dtype: str, shape: tuple[int, in
         cases.agrees(a, b, times=2, config=replace(config, cluster=cluster, stages=4))
 
 
+def split(columns: int = 256, stream_k: bool = False) -> Any:
+    from remora.kernels.matmul import Config
+
+    stages = 3 if columns == 256 else 5
+    return Config(128, columns, 64, 8, stages, 4, "split", 1, stream_k=stream_k, keep="a")
+
+
+@hopper
+@pytest.mark.parametrize("stream_k", [False, True])
+@pytest.mark.parametrize("columns", [128, 256])
+@pytest.mark.parametrize("order", ["row-row", "row-column", "column-row"])
+def test_tiles_that_two_programs_share(
+    cases: Any, order: str, columns: int, stream_k: bool
+) -> None:
+    by_column = [o == "column" for o in order.split("-")]
+    config = split(columns, stream_k)
+    shapes = (
+        (128, 256, 4096), (1000, 776, 328), (64, 4104, 136), (304, 2056, 2048), (128, 13312, 4096)
+    )  # fmt: skip
+    for m, n, k in shapes:
+        a = cases.matrix((m, k), "float16", "cuda", by_column=by_column[0])
+        b = cases.matrix((k, n), "float16", "cuda", by_column=by_column[1])
+        first = cases.agrees(a, b, config=config)
+        assert torch.equal(first, cases.agrees(a, b, times=5, config=config))
+
+
+@hopper
+@pytest.mark.parametrize("stream_k", [False, True])
+def test_tiles_that_two_programs_share_with_more(cases: Any, stream_k: bool) -> None:
+    """An epilogue, scales, other types; several streams; what is refused."""
+    from remora.errors import KernelArgumentError
+    from remora.kernels import matmul
+
+    config = split(stream_k=stream_k)
+    a = cases.matrix((200, 2056), "bfloat16", "cuda")
+    b = cases.matrix((2056, 784), "bfloat16", "cuda")
+    expected = cases.agrees(a, b, config=config)
+    scale = torch.rand(784, device="cuda")
+    cases.agrees(a, b, (a.double() @ b.double()) * scale, config=config, scale_b=scale)
+    bias, residual = torch.randn(784, device="cuda"), torch.randn(200, 784, device="cuda").half()
+    sums = torch.nn.functional.gelu(a.double() @ b.double() * 0.125 + bias) + residual
+    arguments = (bias, residual, 784, cases.tl.constexpr(0.125))
+    cases.agrees(a, b, sums, config=config, epilogue=cases.bias_gelu_residual,
+                 epilogue_args=arguments)  # fmt: skip
+    cases.agrees(a, b, config=replace(config, stages=2), out_dtype=torch.float32)
+    streams, results = [torch.cuda.Stream() for _ in range(3)], []
+    torch.cuda.synchronize()
+    for _ in range(20):
+        for stream in streams:
+            with torch.cuda.stream(stream):
+                results.append(matmul(a, b, config=config))
+    torch.cuda.synchronize()
+    assert all(torch.equal(r, expected) for r in results)
+    with pytest.raises(KernelArgumentError, match="with K of 64"):
+        matmul(a[:, :64], b[:64], config=config)
+
+
 @hopper
 @pytest.mark.parametrize("name", ["pipelined", "cooperative", "cluster 2x1", "late, stream_k"])
 def test_batches(cases: Any, name: str) -> None:

@@ -13,6 +13,7 @@ from kernels import matmul_cases as cases
 from remora.errors import KernelArgumentError
 from remora.kernels import launches, matmul
 from remora.kernels.config import Config
+from remora.kernels.operands import product_of
 from remora.kernels.stream_k import _cluster_of, items_of, work_item
 
 assert triton.knobs.runtime.interpret
@@ -162,3 +163,19 @@ def test_what_does_not_fit() -> None:
     refused("scale_a has 3 numbers", a, a, scale_a=torch.ones(3))
     refused("scale_b is of torch.float64", a, a, scale_b=one.double())
     refused("scale_b has to be a torch tensor, it is float", a, a, scale_b=1.0)
+
+
+@pytest.mark.parametrize("by_column", [False, True])
+def test_tiles_that_two_programs_share(by_column: bool) -> None:
+    """Programs and tasks run at the same time: a wait for what nobody does is an error."""
+    m, n, k = (200, 264, 456) if by_column else (104, 520, 200)
+    a = cases.matrix((m, k), "float16", "cpu", by_column=by_column)
+    b = cases.matrix((k, n), "float16", "cpu", by_column=by_column)
+    product = product_of(a, b, False, None)
+    product.c.fill_(float("nan"))
+    config = Config(128, 128, 64, 1, 2, 4, "split", 1)
+    launches.launched(product, config, launches.Extra())
+    expected = a.double() @ b.double()
+    difference = (product.result.double() - expected).norm()
+    assert difference <= 1e-3 * expected.norm()
+    assert torch.isfinite(product.result).all()

@@ -119,6 +119,21 @@ def test_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert (tmp_path / "plot.png").exists()
 
 
+def test_loops_that_are_timed() -> None:
+    """A kernel that reads the clock around another one's body still fits its arguments."""
+    pytest.importorskip("torch")
+    import loop_rates
+    from tlx.building import build
+
+    compiled = build(
+        loop_rates.timed_specialized, "cuda:90", a_desc="tensordesc<fp16[64,64]>",
+        b_desc="tensordesc<fp16[64,256]>", c_desc="tensordesc<fp16[64,128]>", t_ptr="*i64",
+        M="i32", N="i32", K="i32", BLOCK_M=128, BLOCK_N=256, BLOCK_K=64, STAGES=4, SUBTILES=2,
+        PINGPONG=False,
+    )  # fmt: skip
+    assert compiled.asm["ptx"].count("%clock64") == 2
+
+
 #: In the place of ncu: one part of two kernels, and one that it did not come to.
 NCU = """#!{python}
 import sys

@@ -110,7 +110,7 @@ def specialized(
         offs="*i64" if kind == "list" else "*i32", taken="*i32", GROUPS="i32", M="i32",
         N="i32:16", K="i32:16", stride_a="i32:16", stride_b="i32:16", **config.arguments(),
         SUBTILES=config.subtiles, A_BY_COLUMN=kind == "depth", B_BY_COLUMN=turned,
-        ACC=tl.float32, KIND=kind, LATE=kind == "rows" and BYTES[out] <= 2, INDEX=tl.int32,
+        ACC=tl.float32, KIND=kind, LATE=kind != "depth" and BYTES[out] <= 2, INDEX=tl.int32,
     )  # fmt: skip
     return compiled, config
 

@@ -16,6 +16,7 @@ import remora
 import remora.tlx as tlx
 from remora.analysis import resources
 from remora.kernels.gemm_specialized import gemm_specialized
+from remora.kernels.gemm_split import gemm_split
 from remora.kernels.matmul import Config
 from remora.kernels.offline import plain_arguments
 
@@ -167,3 +168,32 @@ def test_turns() -> None:
     """Every other tile goes through K from the end."""
     ptx = product(replace(COOPERATIVE, turn=True)).asm["ptx"]
     assert instructions(ptx, r"selp\.b32\s+\S+, -?64, -?64")
+
+
+@pytest.mark.parametrize(("columns", "width", "stages", "help"), [
+    ("", 256, 3, 2), ("ab", 256, 3, 0), ("b", 128, 5, 0),
+])  # fmt: skip
+def test_tiles_that_two_programs_share(columns: str, width: int, stages: int, help: int) -> None:
+    box = f"{width},64" if "b" in columns else f"64,{width}"
+    with remora.use(tlx.in_clusters((2, 1, 1))):
+        compiled = build(
+            gemm_split, "cuda:90", a_desc="tensordesc<bf16[64,64]>",
+            b_desc=f"tensordesc<bf16[{box}]>", c_desc="tensordesc<bf16[64,64]>",
+            **plain_arguments(gemm_split), M="i32", N="i32", K="i32", helped="i32", helpers="i32",
+            partials="*fp32" if help else None, flags="*i32" if help else None, BLOCK_N=width,
+            STAGES=stages, A_BY_COLUMN="a" in columns, B_BY_COLUMN="b" in columns, HELP=help,
+            KEEP="a",
+        )  # fmt: skip
+    ptx = compiled.asm["ptx"]
+    # Each consumer's sums leave from the registers that they are in, and come to the same ones.
+    assert ptx.count("st.async") == ptx.count("ld.shared.v4.f32") == 2 * width // 8
+    config = Config(128, width, 64, 8, stages, 4, "split")
+    buffers = of_specialized(config, 2, 2)
+    assert buffers < compiled.metadata.shared <= min(buffers + SMALL, LIMIT)
+    assert resources(compiled.asm["cubin"])[1] == 0
+    # A's two parts, and B's of 64 columns, or all of it by columns; in the first stages' prefetch
+    # too, which does not wait for the other program.
+    boxes = 2 + (1 if "b" in columns else width // 64)
+    assert len(instructions(ptx, r"cp\.async\.bulk\.tensor\.2d\.shared\S+")) == boxes
+    assert ptx.count("cp.async.bulk.prefetch.tensor.2d") == stages * boxes
+    assert ptx.index("cp.async.bulk.prefetch") < ptx.index("barrier.cluster")

@@ -96,9 +96,25 @@ def test_more_programs_where_tiles_are_few() -> None:
     """Half of the multiprocessors would idle with large tiles that are whole."""
     p = problem(1024, 2048, 4096)
     best = cost.candidates(p)[0]
-    assert best.stream_k or best.block_m * best.block_n < 128 * 256
+    assert best.schedule == "split" or best.stream_k or best.block_m * best.block_n < 128 * 256
     large = Config(128, 256, 64, 8, 4, 4, "cooperative", 2)
     assert cost.estimate(p, best) < 0.9 * cost.estimate(p, large)
+
+
+def test_helpers() -> None:
+    """Programs without a tile do what the others have less to do."""
+    # 52 tiles, two programs each, of 256 steps; 26 helpers of two tiles each, a little less.
+    assert cost.helpers_of(52, 256, 132) == (26, 2, 44)
+    assert cost.helpers_of(64, 256, 132)[0] == 4
+    assert cost.helpers_of(66, 256, 132) == cost.helpers_of(52, 5, 132) == (0, 0, 0)
+    for tiles in range(1, 66):
+        for steps in (9, 16, 100, 257):
+            helpers, each, helped = cost.helpers_of(tiles, steps, 132)
+            assert helpers % 2 == 0
+            assert 2 * tiles + helpers <= 132
+            if helpers:
+                assert helpers * each >= tiles
+                assert 0 < each * helped <= (steps - helped) / 2 + 1
 
 
 def test_a_product_that_memory_bounds() -> None:

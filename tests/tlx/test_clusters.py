@@ -202,7 +202,7 @@ MEET = ["barrier.cluster.arrive.aligned", "barrier.cluster.wait.aligned"]
 
 def test_a_remote_store() -> None:
     assert [i for i in in_order(exchanged()) if not i.startswith("ld.shared")] == [
-        *MEET,  # the other CTA has begun
+        "barrier.cluster.arrive.relaxed.aligned", MEET[1],  # the other CTA has begun
         "ld.global", "mapa.shared::cluster.u32", "st.shared::cluster.v4.b32",
         *MEET,  # the author's
         "st.global",
@@ -292,7 +292,7 @@ def test_an_arrival_at_another_ctas_barrier() -> None:
     assert len(re.findall(arrive, ptx)) == 1
     assert re.search(r"bar\.sync\s+0;(?:(?!bar\.sync).)*" + arrive, ptx, re.DOTALL)
     order = [ptx.rindex("mbarrier.init"), ptx.index("fence.mbarrier_init.release.cluster"),
-             ptx.index("barrier.cluster.arrive.aligned"), ptx.index("mapa.")]  # fmt: skip
+             ptx.index("barrier.cluster.arrive.relaxed.aligned"), ptx.index("mapa.")]  # fmt: skip
     assert order == sorted(order)
     assert signalled(COUNT=3, HOW="view").count("@%first mbarrier.arrive") == 1
 
@@ -358,7 +358,7 @@ def test_tasks_meet_too() -> None:
     assert re.search(r"setp\.ge\.u32 %task, %thread, 128;", ptx)
     places = [ptx.index(text) for text in (
         "mbarrier.init", "fence.mbarrier_init.release.cluster;",
-        "barrier.cluster.arrive.aligned;", "barrier.cluster.wait.aligned;",
+        "barrier.cluster.arrive.relaxed.aligned;", "barrier.cluster.wait.aligned;",
     )]  # fmt: skip
     assert places == sorted(places)
     # Once, before they are handed work, and after they gave up registers, for which the
@@ -380,7 +380,8 @@ def test_tasks_come_to_the_meetings_before_them() -> None:
     # The kernel's own meeting after its barriers, and the author's: twice for a task's warps.
     assert ptx.count("@%task barrier.cluster.arrive.relaxed;") == 2
     assert ptx.count("@%task barrier.cluster.wait;") == 2
-    assert ptx.count("barrier.cluster.arrive.aligned;") == 2
+    assert ptx.count("barrier.cluster.arrive.relaxed.aligned;") == 1
+    assert ptx.count("barrier.cluster.arrive.aligned;") == 1
 
 
 @triton.jit
@@ -402,7 +403,8 @@ def meetings(y, FIRST: tl.constexpr, SECOND: tl.constexpr, WARPS: tl.constexpr):
 def test_tasks_meet_themselves() -> None:
     ptx = build(meetings, "cuda:90", y="*i32", FIRST=True, SECOND=True, WARPS=4).asm["ptx"]
     assert ptx.count("@%task barrier.cluster.arrive.relaxed;") == 1
-    assert ptx.count("barrier.cluster.arrive.aligned;") == 3
+    assert ptx.count("barrier.cluster.arrive.relaxed.aligned;") == 1
+    assert ptx.count("barrier.cluster.arrive.aligned;") == 2
     assert ptx.count("fence.mbarrier_init.release.cluster;") == 2
 
 

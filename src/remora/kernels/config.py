@@ -20,7 +20,9 @@ class Config:
     operands, their product at most 8. stream_k, of ``"cooperative"``: tiles are cut along
     K where they are no multiple of the programs. programs: at most as many are launched;
     0: as the device has multiprocessors. late_store: a tile is stored during the first
-    products of the next one, where the copy engine stores it. ``"blackwell"``: tasks with
+    products of the next one, where the copy engine stores it. ``"split"``: of Hopper too, for
+    few rows of 16-bit elements: two programs share a tile, half of K each; stream_k: programs
+    that would have no tile do a part of K. ``"blackwell"``: tasks with
     sums in tensor memory; a cluster of (2, 1) is two CTAs that share their tiles.
     keep: "a" or "b": that operand is to leave the second-level cache last, the other one first.
     turn: every other tile of a program is multiplied from the end of K, of which what it has
@@ -47,6 +49,11 @@ class Config:
         if self.schedule == "blackwell":
             if self.cluster not in ((1, 1), (2, 1)) or self.stream_k or self.subtiles % 2:
                 problem = "the schedule for Blackwell takes clusters of 1 or 2, even subtiles"
+        elif self.schedule == "split":
+            if (self.block_m, self.block_k) != (128, 64) or self.block_n not in (128, 256):
+                problem = '"split" takes tiles of 128 x 128 or 256, and 64 of K'
+            elif self.cluster != (1, 1) or self.late_store or self.turn:
+                problem = '"split" has clusters of its own, no late_store, no turn'
         elif self.schedule not in ("pipelined", "cooperative", "pingpong"):
             problem = f"there is no schedule {self.schedule!r}"
         elif self.schedule != "pipelined" and self.subtiles not in (1, 2, 4):

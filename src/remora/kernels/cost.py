@@ -142,6 +142,8 @@ def estimate(problem: Problem, config: Config, gpu: Gpu = H200) -> float:
 def count(problem: Problem, config: Config, gpu: Gpu = H200) -> Counts:
     """What a product costs."""
     p, c = problem, config
+    if c.schedule == "split":
+        return _count_split(p, c, gpu)
     high, wide = c.cluster
     rows = math.ceil(p.m / (c.block_m * high)) * high
     columns = math.ceil(p.n / (c.block_n * wide)) * wide
@@ -176,6 +178,44 @@ def count(problem: Problem, config: Config, gpu: Gpu = H200) -> Counts:
         rounds * resident * steps * step, after, tiles * steps * multiply * 4096,
         tiles * steps * shared, from_l2 + written,
         _memory_bytes(p, c, rows, columns, gpu) + written,
+    )  # fmt: skip
+
+
+def helpers_of(tiles: int, steps: int, programs: int) -> tuple[int, int, int]:
+    """How many programs help those of ``gemm_split``, with how many tiles each, and how many of
+    the steps of each of these.
+
+    Giving sums takes about the time of four steps, and they are there eight before they are added
+    (on an H200 44 of 256 steps were a little better than 40, 48 and 51: docs/kernels.md).
+    """
+    helpers = (programs - 2 * tiles) // 2 * 2
+    if helpers <= 0:
+        return 0, 0, 0
+    each = math.ceil(tiles / helpers)
+    helped = int((steps / 2 - 4 * each - 8) / (each + 0.5))
+    if helped < 1 or steps - helped < 2:
+        return 0, 0, 0
+    return math.ceil(math.ceil(tiles / each) / 2) * 2, each, helped
+
+
+def _count_split(p: Problem, c: Config, gpu: Gpu) -> Counts:
+    """What a product costs of which two programs share a tile."""
+    tiles, steps = p.tiles(c.block_m, c.block_n), math.ceil(p.k / c.block_k)
+    helpers, _, helped = helpers_of(tiles, steps, gpu.units) if c.stream_k else (0, 0, 0)
+    stage = (c.block_m + c.block_n) * c.block_k * p.size
+    shared = 2 * (64 + c.block_n) * c.block_k * p.size + stage
+    multiply = c.block_m * c.block_n * c.block_k * p.size / 4096
+    step = max(multiply, shared / 128, stage / gpu.unit_l2)
+    rounds = math.ceil((2 * tiles + helpers) / gpu.units)
+    # Sums of half a tile come from the other program, others from a helper, and half is stored.
+    half = c.block_m * c.block_n / 2
+    after = 2500 + half * (4 / 32 + p.out_size / 16 + (4 / gpu.unit_l2 if helped else 0))
+    given = tiles * c.block_m * c.block_n * 8 if helped else 0
+    written = p.m * p.n * p.out_size
+    return Counts(
+        rounds * math.ceil((steps - helped) / 2) * step, after, tiles * steps * multiply * 4096,
+        tiles * steps * shared, tiles * steps * stage + given + written,
+        (p.m + p.n) * p.k * p.size + written,
     )  # fmt: skip
 
 
@@ -219,6 +259,22 @@ _TILES = (
 _CLUSTERS = ((1, 1), (2, 1), (1, 2))
 
 
+def _shared_tiles(p: Problem, gpu: Gpu) -> Iterator[Config]:
+    """Configurations of which two programs share a tile, where tiles are that few."""
+    if p.size != 2 or p.batch > 1 or p.k <= 512 or p.n * p.out_size % 16:
+        return
+    keep = "a" if p.m <= 128 else ""
+    for n in (256, 128):
+        left = _SHARED - 64 * n * 4 - 2 * 64 * 64 * p.out_size
+        stages = min(8, left // ((128 + n) * 64 * p.size))
+        tiles = p.tiles(128, n)
+        if 2 * tiles <= gpu.units and stages >= 3:
+            # With helpers where they have a part worth giving (docs/kernels.md: 5 %).
+            steps = math.ceil(p.k / 64)
+            helped = 10 * helpers_of(tiles, steps, gpu.units)[2] >= steps
+            yield Config(128, n, 64, 8, stages, 4, "split", stream_k=helped, keep=keep)
+
+
 def _all(problem: Problem, gpu: Gpu) -> Iterator[Config]:
     """Every configuration that the kernels take."""
     depth = 128 // problem.size
@@ -231,6 +287,7 @@ def _all(problem: Problem, gpu: Gpu) -> Iterator[Config]:
             for group in groups:
                 yield Config(m, n, depth, group, 3, warps)
         return
+    yield from _shared_tiles(problem, gpu)
     for schedule, m, n in _TILES:
         cooperative = schedule == "cooperative"
         subtiles = 4 if problem.epilogue else 2

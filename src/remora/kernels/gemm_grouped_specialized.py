@@ -50,8 +50,8 @@ def gemm_grouped_specialized(
     KIND "list": offs is the table; A and B by columns where it says so, for all of them alike.
     Descriptors that a kind does not name are None. Scales as of ``gemm_grouped``. taken: an
     int32, 0. Grid: programs, any number. STAGES: buffers of each operand. SUBTILES: 1, 2 or 4.
-    ACC: the accumulator's element type. LATE, of KIND "rows" with at least SUBTILES steps of K:
-    a tile is stored during the first products of the next one.
+    ACC: the accumulator's element type. LATE, of KIND "rows" or "list" where each product has at
+    least SUBTILES steps of K: a tile is stored during the first products of the next one.
     """
     ROWS: tl.constexpr = BLOCK_M // 2
     A_SHAPE: tl.constexpr = (BLOCK_K, ROWS) if A_BY_COLUMN else (ROWS, BLOCK_K)
@@ -233,13 +233,13 @@ def _receive(mail, posted, read, number):
 @triton.jit
 def _multiply(
     a_buffers, b_buffers, full, empty, steps, step, c_desc, buffer, held, held_row, held_column,
-    PART: tl.constexpr, ROWS: tl.constexpr, BLOCK_N: tl.constexpr, STAGES: tl.constexpr,
+    parts_held, PART: tl.constexpr, ROWS: tl.constexpr, BLOCK_N: tl.constexpr, STAGES: tl.constexpr,
     SUBTILES: tl.constexpr, A_BY_COLUMN: tl.constexpr, B_BY_COLUMN: tl.constexpr,
     ACC: tl.constexpr, LATE: tl.constexpr,
 ):  # fmt: skip
     """The sum over the depth of one tile, a product in flight while the next one is issued.
 
-    LATE: what is held is stored meanwhile, one of its SUBTILES parts in each step.
+    LATE: what is held, SUBTILES parts or none, is stored meanwhile, a part in each step.
     """
     # ptxas lets products fly over the end of a loop that surely runs.
     tl.assume(steps > 0)
@@ -256,7 +256,7 @@ def _multiply(
         if i > 0:
             tlx.barrier_arrive(empty[before])
         if LATE:
-            if i < SUBTILES:
+            if i < parts_held:
                 parts = columns_of(held, SUBTILES)
                 for part in tl.static_range(SUBTILES):
                     if i == part:
@@ -297,6 +297,22 @@ def _store(
 
 
 @triton.jit
+def _place(places, number, ME: tl.constexpr):
+    """Where a consumer's descriptor of the result is, of two by turns."""
+    return places[ME * 2 + number % 2]
+
+
+@triton.jit
+def _described(
+    places, number, pointer, ME: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr
+):
+    """The descriptor that was made there."""
+    return tlx.reinterpret_tensor_descriptor(
+        _place(places, number, ME), [ROWS, COLUMNS], tlx.dtype_of(pointer)
+    )
+
+
+@triton.jit
 def _consume(
     c_desc, c_ptr, scale_a, scale_b, offs, GROUPS, M, N, K,
     a_buffers, b_buffers, c_buffers, full, empty, mail, posted, read, c_places,
@@ -310,8 +326,11 @@ def _consume(
     COLUMNS: tl.constexpr = BLOCK_N // SUBTILES
     buffer = c_buffers[ME]
     step, made, received = 0, 0, 0
-    # Where LATE, a tile that is to be stored, and where: at first past the end of the result.
-    held, held_row, held_column = 0, M, 0
+    # Where LATE, a tile that is to be stored, and where: at first past the end of the result, or
+    # none of a list, in whose descriptor it is.
+    held, held_row, held_column, held_place = 0, M, 0, 0
+    parts_held = 0 if KIND == "list" else SUBTILES
+    described = -1  # of a list, the product that the last descriptor is of
     if LATE:
         held = tl.zeros((ROWS, BLOCK_N), tlx.dtype_of(c_ptr))
     start, first, tile = 0, 0, tl.program_id(0)
@@ -330,9 +349,18 @@ def _consume(
             tile_m, tile_n = tile_of(tile - first, m, n, BLOCK_M, BLOCK_N, GROUP_M)
             row, column = tile_m * BLOCK_M + ME * ROWS, tile_n * BLOCK_N
             if row < m:
+                late_desc = c_desc
+                if KIND == "list":
+                    if described != group:
+                        # What was stored by the descriptor that was here has left.
+                        tlx.async_descriptor_store_wait(0)
+                        made += 1
+                        _describe(_place(c_places, made, ME), c_at, m, n, n, ROWS, COLUMNS)
+                        described = group
+                    late_desc = _described(c_places, held_place, c_ptr, ME, ROWS, COLUMNS)
                 acc, step = _multiply(
-                    a_buffers, b_buffers, full, empty, steps, step,
-                    c_desc, buffer, held, held_row, held_column, ME, ROWS, BLOCK_N, STAGES,
+                    a_buffers, b_buffers, full, empty, steps, step, late_desc, buffer,
+                    held, held_row, held_column, parts_held, ME, ROWS, BLOCK_N, STAGES,
                     SUBTILES, A_BY_COLUMN, B_BY_COLUMN, ACC, LATE,
                 )  # fmt: skip
                 if LATE:
@@ -340,17 +368,27 @@ def _consume(
                         acc, group, c_row + row, column, c_row + m, n, scale_a, scale_b, (), None,
                         INDEX,
                     ).to(tlx.dtype_of(c_ptr))  # fmt: skip
-                    held_row, held_column = c_row + row, column
-                if KIND != "list" and row + ROWS <= m:
+                    held_row, held_column, held_place = c_row + row, column, made
+                if KIND == "list":
+                    if LATE:
+                        parts_held = SUBTILES
+                    else:
+                        desc = _described(c_places, made, c_ptr, ME, ROWS, COLUMNS)
+                        _store(
+                            desc, buffer, acc, group, row, column, m, n, scale_a, scale_b,
+                            SUBTILES, INDEX,
+                        )  # fmt: skip
+                elif row + ROWS <= m:
                     if not LATE:
                         _store(
                             c_desc, buffer, acc, group, c_row + row, column, c_row + m, n,
                             scale_a, scale_b, SUBTILES, INDEX,
                         )  # fmt: skip
                 else:
-                    # The rows after these are another group's, or in no descriptor yet.
-                    place = c_places[ME * 2 + made % 2]
-                    desc = _describe(place, c_at, c_row + m, n, n, ROWS, COLUMNS)
+                    # The rows after these are another group's.
+                    desc = _describe(
+                        _place(c_places, made, ME), c_at, c_row + m, n, n, ROWS, COLUMNS
+                    )
                     _store(
                         desc, buffer, acc, group, c_row + row, column, c_row + m, n,
                         scale_a, scale_b, SUBTILES, INDEX,
@@ -364,10 +402,13 @@ def _consume(
             received += 1
         first += tiles
         start = end
-    if LATE:
+    if LATE and (KIND != "list" or parts_held > 0):
+        last_desc = c_desc
+        if KIND == "list":
+            last_desc = _described(c_places, held_place, c_ptr, ME, ROWS, COLUMNS)
         parts = columns_of(held, SUBTILES)
         for part in tl.static_range(SUBTILES):
-            hand_over(c_desc, buffer, parts[part], 0, held_row, held_column + part * COLUMNS)
+            hand_over(last_desc, buffer, parts[part], 0, held_row, held_column + part * COLUMNS)
     tlx.async_descriptor_store_wait(0)
     if KIND == "rows" and ME == 0:
         clear_rows(c_ptr, start, M, N, 16, BLOCK_N, INDEX)

@@ -202,8 +202,8 @@ class Groups:
 
     kind: of groups, as ``gemm_grouped`` has them. a, b, c: the operands and the result, of a list
     the first ones. offs: where groups end, or the table of a list. sizes: the number of groups,
-    M, N and K; of a list the largest ones. index: the type of elements' indices. scale_a,
-    scale_b: as ``finished`` takes them.
+    M, N and K; of a list the largest ones. shortest: the least K of a product. index: the type
+    of elements' indices. scale_a, scale_b: as ``finished`` takes them.
     """
 
     kind: str
@@ -212,6 +212,7 @@ class Groups:
     c: Any
     offs: Any
     sizes: tuple[int, int, int, int]
+    shortest: int
     index: Any
     scale_a: Any = None
     scale_b: Any = None
@@ -230,7 +231,7 @@ def multiply_groups(a: Any, b: Any, offs: Any, scale_a: Any, scale_b: Any, out_d
     if 0 in (groups, a.shape[1]):
         return c.zero_()
     sizes = (groups, a.shape[0], b.shape[-1], a.shape[1])
-    work = Groups(kind, a, b, c, offs.contiguous(), sizes, _index(a, b, c))
+    work = Groups(kind, a, b, c, offs.contiguous(), sizes, a.shape[1], _index(a, b, c))
     if scale_a is not None:
         of_rows, of_columns = (scale_a.contiguous(), 0, 1), (scale_b.contiguous(), b.shape[-1], 1)
         work = replace(work, scale_a=of_rows, scale_b=of_columns)
@@ -267,7 +268,8 @@ def multiply_list(a: Sequence[Any], b: Sequence[Any], out_dtype: Any) -> list[An
         max(a.shape[1] for a, _, _ in products),
     )
     index = _index(*(x for product in products for x in product))
-    work = Groups("list", x, y, c, _table(products), sizes, index)
+    shortest = min(a.shape[1] for a, _, _ in products)
+    work = Groups("list", x, y, c, _table(products), sizes, shortest, index)
     orders = {(_by_column(x), _by_column(y)) for x, y, _ in products}
     fit = len(orders) == 1 and all(_can_be_specialized(*p, "list") for p in products)
     if target == "cuda:90" and fit:
@@ -360,7 +362,7 @@ def _launch_specialized(
     """Launch the kernel whose warps have tasks of their own."""
     import torch
 
-    a, b, c, kind, (groups, m, n, k) = work.a, work.b, work.c, work.kind, work.sizes
+    a, b, c, kind, (groups, m, n, _) = work.a, work.b, work.c, work.kind, work.sizes
     config = config or specialized_config(n, a.element_size(), c.element_size())
     rows, b_block = config.block_m // 2, [config.block_k, config.block_n]
     descriptors: list[Any] = [None, None, None]
@@ -384,7 +386,10 @@ def _launch_specialized(
     )
     programs = min(tiles * triton.cdiv(n, config.block_n), _multiprocessors(a.device))
     # A tile of 4 bytes an element would fill the registers that it waits in.
-    late = kind == "rows" and c.element_size() <= 2 and k > (config.subtiles - 1) * config.block_k
+    late = (
+        kind != "depth" and c.element_size() <= 2
+        and work.shortest > (config.subtiles - 1) * config.block_k
+    )  # fmt: skip
     taken = torch.zeros(1, dtype=torch.int32, device=a.device)
     _with_allocator(
         a.device,

@@ -13,8 +13,10 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from remora.errors import KernelArgumentError
 from remora.kernels.config import Config
+from remora.kernels.cost import helpers_of
 from remora.kernels.gemm_blackwell import gemm_blackwell
 from remora.kernels.gemm_specialized import gemm_specialized
+from remora.kernels.gemm_split import gemm_split
 from remora.kernels.operands import Operand, Product
 
 _WHERE = "remora.kernels.matmul"
@@ -137,8 +139,6 @@ def specialized(product: Product, config: Config, extra: Extra) -> Launch:
     Raises:
         KernelArgumentError: it cannot take the operands.
     """
-    import torch
-
     check_described(product)
     cooperative = config.schedule == "cooperative"
     cluster_m, cluster_n = config.cluster
@@ -155,7 +155,7 @@ def specialized(product: Product, config: Config, extra: Extra) -> Launch:
         parts_of(product.m, config.block_m * cluster_m)
         * parts_of(product.n, config.block_n * cluster_n)
     )
-    programs = torch.cuda.get_device_properties(c.device).multi_processor_count
+    programs = _multiprocessors(c.device)
     clusters = max(min(programs, config.programs or programs) // size, 1)
     if size > 2:
         clusters = min(clusters, _clusters_at_a_time(c.device.index, size))
@@ -182,6 +182,54 @@ def specialized(product: Product, config: Config, extra: Extra) -> Launch:
         gemm_specialized[grid](
             a_desc(a), b_desc(b), c_desc(c), extra.scale_a, extra.scale_b, extra.args,
             partials, flags, **given,
+        )  # fmt: skip
+
+    return launch
+
+
+def split(product: Product, config: Config, extra: Extra) -> Launch:
+    """The launch of the kernel of which two programs share a tile, each with half of K.
+
+    Raises:
+        KernelArgumentError: it cannot take the operands.
+    """
+    check_described(product)
+    a, b, c = product.a, product.b, product.c
+    if a.tensor.element_size() != 2 or not product.c_described:
+        raise KernelArgumentError(
+            f"operands of {a.tensor.dtype}, rows of the result {c.stride(-2)} apart",
+            where=_WHERE,
+            hint="schedule='split' takes 16-bit elements, and a result whose rows are a multiple "
+            "of 16 bytes apart",
+        )
+    if product.batches > 1 or product.k <= config.block_k:
+        raise KernelArgumentError(
+            f"{product.batches} products with K of {product.k}",
+            where=_WHERE,
+            hint=f"schedule='split' takes one, with K of more than {config.block_k}",
+        )
+    a_desc = _descriptor_of(a, 64, 64)
+    b_desc = _descriptor_of(b, 64, config.block_n)
+    c_desc = _descriptor(c, [64, 64])
+    tiles = parts_of(product.m, 128) * parts_of(product.n, config.block_n)
+    helpers, each, helped = 0, 0, 0
+    if config.stream_k:
+        steps = parts_of(product.k, 64)
+        helpers, each, helped = helpers_of(tiles, steps, _multiprocessors(c.device))
+    grid = (helpers + tiles * 2,)
+    given = {
+        "M": product.m, "N": product.n, "K": product.k, "helped": helped, "helpers": helpers,
+        "BLOCK_N": config.block_n, "STAGES": config.stages, "A_BY_COLUMN": a.by_column,
+        "B_BY_COLUMN": b.by_column, "HELP": each, "KEEP": config.keep,
+        "EPILOGUE": extra.epilogue, "INDEX": product.index, "num_warps": 4,
+        "ctas_per_cga": (2, 1, 1),
+    }  # fmt: skip
+
+    def launch(a: Any, b: Any, c: Any, extra: Extra) -> None:
+        room = _workspace(c.device, tiles, 128 * config.block_n) if each else (None, None)
+        gemm_split[grid](
+            a_desc(a), b_desc(b), c_desc(c), extra.scale_a, extra.scale_b, extra.args, *room,
+            **given,
         )  # fmt: skip
 
     return launch
@@ -220,6 +268,12 @@ def blackwell(product: Product, config: Config, extra: Extra) -> Launch:
     return launch
 
 
+def _multiprocessors(device: Any) -> int:
+    import torch
+
+    return int(torch.cuda.get_device_properties(device).multi_processor_count)
+
+
 def _even(tiles: int, clusters: int) -> int:
     """How many clusters are launched for so many tiles, each in turn, at most ``clusters``.
 
@@ -253,11 +307,11 @@ def _clusters_at_a_time(device: int, size: int) -> int:
 
 
 def launched(product: Product, config: Config, extra: Extra) -> Launch:
-    """Launch ``specialized`` or ``blackwell``, with as many stages as fit; what was launched."""
+    """Launch what its schedule asks for, with as many stages as fit; what was launched."""
     # Scales, what an epilogue loads, and what the copy engine does not store, go through shared
     # memory.
     may_be_less = extra != Extra() or not product.c_described
-    prepare = blackwell if config.schedule == "blackwell" else specialized
+    prepare = {"blackwell": blackwell, "split": split}.get(config.schedule, specialized)
     while True:
         launch = prepare(product, config, extra)
         try:

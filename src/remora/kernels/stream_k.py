@@ -113,6 +113,23 @@ def raise_flag(flags, program, ME: tl.constexpr):
 
 
 @triton.jit
+def wait_for_flag(flags, program, ME: tl.constexpr):
+    """Wait for sums of another program."""
+    tl.inline_asm_elementwise(
+        "{.reg .pred %up; waiting: ld.acquire.gpu.global.b32 $0, [$1]; "
+        "setp.ne.b32 %up, $0, 0; @!%up bra waiting;}",
+        "=r,l", [flags + program * 2 + ME], dtype=tl.int32, is_pure=False, pack=1,
+    )  # fmt: skip
+
+
+@triton.jit
+def lower_flag(flags, program, ME: tl.constexpr):
+    """Lower the flag of sums, when all of this consumer have read them."""
+    tlx.named_barrier_wait(_GIVEN + ME, 128)
+    tl.store(flags + program * 2 + ME, 0)
+
+
+@triton.jit
 def add_partials(
     acc, partials, flags, tile, first, cluster, clusters, rank, tiles, split_tiles, steps,
     ME: tl.constexpr, SIZE: tl.constexpr,
@@ -123,12 +140,7 @@ def add_partials(
     if first > 0:
         giver = _cluster_of((tile - (tiles - split_tiles)) * steps, clusters, split_tiles * steps)
     for other in range(giver, cluster):
-        tl.inline_asm_elementwise(
-            "{.reg .pred %up; waiting: ld.acquire.gpu.global.b32 $0, [$1]; "
-            "setp.ne.b32 %up, $0, 0; @!%up bra waiting;}",
-            "=r,l", [flags + (other * SIZE + rank) * 2 + ME],
-            dtype=tl.int32, is_pure=False, pack=1,
-        )  # fmt: skip
+        wait_for_flag(flags, other * SIZE + rank, ME)
     # A part at a time: the addresses of a whole tile would take more registers than there are.
     parts = columns_of(acc, PARTS)
     if PARTS == 1:
@@ -148,9 +160,8 @@ def add_partials(
             _sum(parts[3], 3, partials, giver, cluster, rank, ME, SIZE, PARTS),
         )
         acc = joined(left, right)
-    tlx.named_barrier_wait(_GIVEN + ME, 128)
     for other in range(giver, cluster):
-        tl.store(flags + (other * SIZE + rank) * 2 + ME, 0)
+        lower_flag(flags, other * SIZE + rank, ME)
     return acc
 
 
@@ -161,12 +172,13 @@ def _sum(
 ):  # fmt: skip
     """Add a part of what clusters from ``giver`` to before ``cluster`` gave."""
     for other in range(giver, cluster):
-        part = _added(part, number, partials, other * SIZE + rank, ME, PARTS)
+        part = added(part, number, partials, other * SIZE + rank, ME, PARTS)
     return part
 
 
 @triton.jit
-def _added(part, number, partials, program, ME: tl.constexpr, PARTS: tl.constexpr):
+def added(part, number, partials, program, ME: tl.constexpr, PARTS: tl.constexpr):
+    """One of PARTS parts of a tile's columns, with what a program gave of it."""
     places = _places(part, number, partials, program, ME, PARTS)
     if part.dtype == tl.int32:
         sums = tl.inline_asm_elementwise(

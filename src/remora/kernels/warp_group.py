@@ -1,7 +1,8 @@
-"""Two words for kernels whose tasks are warp groups, below what TLX says."""
+"""Words for kernels whose tasks are warp groups, below what TLX says."""
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,8 @@ from triton.language import core as tl
 from remora.dsl import Call, op
 from remora.dsl.reference import Machine
 from remora.tlx.barriers import Barrier, barrier
+from remora.tlx.clusters import program_of, rank_of
+from remora.tlx.types import BufferType
 
 
 @op("remora.release")
@@ -99,3 +102,152 @@ def _(op: Any, builder: Any, lowering: Any) -> Any:
     return builder.value(
         "arith.cmpi", [voted, zero], attribute("i1"), {"predicate": IntegerAttr(1, 64)}
     )
+
+
+@op("tlx.give_sums")
+def give(call: Call, sums: Any, dst: Any, remote_cta_rank: Any, bar: Any) -> None:
+    """Give a product's sums to the same task of another CTA of the cluster, for ``given_to``.
+
+    Args:
+        sums: (64, n) of fp32, n a power of two from 16 on, in a task of one warp group.
+        dst: one buffer of this CTA of as many elements; the other CTA's in its place is written.
+        remote_cta_rank: of the CTA.
+        bar: one barrier of this CTA: the other one's is told that the bytes have come.
+
+    Each thread's registers go to the thread of its place, 16 bytes at a time (``st.async``):
+    nothing moves between threads before.
+    """
+    sums = call.tensor("sums", sums, dtypes=(tl.float32,))
+    buffer = call.handle("dst", dst, BufferType)
+    rank = rank_of(call, "remote_cta_rank", remote_cta_rank)
+    call.emit([sums, buffer, rank, barrier(call, "bar", bar)], remote=True)
+
+
+@give.reference
+def _give(machine: Machine, sums: Any, dst: Any, rank: Any, bar: Barrier, remote: bool) -> None:
+    program = program_of(machine, rank)
+    there, copied = machine.array_elsewhere(dst, program), np.array(sums)
+
+    def copy() -> None:
+        there[...] = copied.reshape(there.shape)
+
+    machine.elsewhere(bar, program).later(machine, copy, dst.nbytes, writes=[there])
+
+
+@op("tlx.given_sums")
+def given_to(call: Call, src: Any) -> Any:
+    """What another CTA gave this task: (64, elements of src / 64); after a wait for the barrier."""
+    buffer = call.handle("src", src, BufferType)
+    shape = [64, math.prod(buffer.type.shape) // 64]
+    return call.emit([buffer], [tl.block_type(tl.float32, shape)])
+
+
+@given_to.reference
+def _given(machine: Machine, src: Any) -> Any:
+    machine.touch(reads=[src])
+    return np.array(src).reshape(64, -1)
+
+
+@give.lowering("cuda:90")
+def _(op: Any, builder: Any, lowering: Any) -> None:
+    from remora.ir.build import attribute
+    from remora.tlx.lower.arrivals import mapped
+    from remora.tlx.lower.assembly import execute, shared_address
+
+    sums, buffer, rank, bar = op.operands
+    lowering.analysis.reached += [buffer, bar]
+    held = _Held(builder, sums.type)
+    values = held.of(sums)
+    theirs = mapped(builder, shared_address(builder, buffer), rank)
+    theirs = builder.value("arith.addi", [theirs, _place(builder)], attribute("i32"))
+    arrived = mapped(builder, shared_address(builder, bar), rank)
+    for first in range(0, held.count, 4):
+        four = [
+            builder.value("llvm.bitcast", [held.member(values, first + i)], attribute("i32"))
+            for i in range(4)
+        ]
+        execute(
+            builder,
+            "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 "
+            f"[$4 + {first * 512}], {{$0, $1, $2, $3}}, [$5];",
+            [*four, theirs, arrived],
+        )
+
+
+@given_to.lowering("cuda:90")
+def _(op: Any, builder: Any, lowering: Any) -> Any:
+    from xdsl.dialects.builtin import StringAttr, UnitAttr
+
+    from remora.ir.build import attribute
+    from remora.tlx.lower.assembly import shared_address
+
+    (buffer,) = op.operands
+    lowering.analysis.reached.append(buffer)
+    held = _Held(builder, op.results[0].type)
+    values = builder.value("llvm.mlir.undef", [], held.struct(held.count))
+    address = builder.value(
+        "arith.addi", [shared_address(builder, buffer), _place(builder)], attribute("i32")
+    )
+    for first in range(0, held.count, 4):
+        text = f"ld.shared.v4.f32 {{$0, $1, $2, $3}}, [$4 + {first * 512}];"
+        four = builder.value(
+            "llvm.inline_asm", [address], held.struct(4),
+            {
+                "asm_string": StringAttr(text),
+                "constraints": StringAttr("=f,=f,=f,=f,r,~{memory}"),
+                "has_side_effects": UnitAttr(),
+            },
+        )  # fmt: skip
+        for i in range(4):
+            position = {"position": attribute(f"array<i64: {first + i}>")}
+            values = builder.value(
+                "llvm.insertvalue", [values, held.member(four, i)], values.type, position
+            )
+    value = builder.value("builtin.unrealized_conversion_cast", [values], held.kind)
+    return builder.value("ttg.convert_layout", [value], op.results[0].type)
+
+
+class _Held:
+    """A product's sums, (64, n) of fp32, as a thread of its warp group holds them.
+
+    The conversion to LLVM makes a tensor a struct of them; casts to and from it fold away.
+    """
+
+    def __init__(self, builder: Any, kind: Any) -> None:
+        from remora.ir.build import attribute
+        from remora.tlx.lower.layouts import wgmma_accumulator
+
+        rows, columns = kind.get_shape()
+        self.builder, self.count = builder, rows * columns // 128
+        layout = wgmma_accumulator(rows, columns, attribute("f16"), 4)
+        self.kind = attribute(f"tensor<{rows}x{columns}xf32, {layout}>")
+
+    def struct(self, count: int) -> Any:
+        """The type of a struct of so many."""
+        from remora.ir.build import attribute
+
+        return attribute(f"!llvm.struct<({', '.join(['f32'] * count)})>")
+
+    def of(self, sums: Any) -> Any:
+        """The struct of a tensor."""
+        # Also where the layout is the same: the analysis gives others a copy in another layout.
+        sums = self.builder.value("ttg.convert_layout", [sums], self.kind)
+        struct = self.struct(self.count)
+        return self.builder.value("builtin.unrealized_conversion_cast", [sums], struct)
+
+    def member(self, struct: Any, index: int) -> Any:
+        """One of a struct's."""
+        from remora.ir.build import attribute
+
+        position = {"position": attribute(f"array<i64: {index}>")}
+        return self.builder.value("llvm.extractvalue", [struct], attribute("f32"), position)
+
+
+def _place(builder: Any) -> Any:
+    """Where a thread's first 16 bytes are among those of its warp group."""
+    from remora.tlx.lower.arrivals import computed
+
+    return computed(
+        builder,
+        "{.reg .b32 %t; mov.u32 %t, %tid.x; and.b32 %t, %t, 127; shl.b32 $0, %t, 4;}", [],
+    )  # fmt: skip

@@ -21,7 +21,7 @@ module attributes {"ttg.num-ctas" = 1 : i32, "ttg.num-warps" = 4 : i32, ttg.targ
   // CHECK: ttng.init_barrier
   // CHECK-NEXT: "fence.mbarrier_init.release.cluster;"
   // CHECK-NEXT: "// remora: cluster of programs of 128 threads"
-  // CHECK-NEXT: llvm.nvvm.barrier.cluster.arrive.aligned
+  // CHECK-NEXT: llvm.nvvm.barrier.cluster.arrive.relaxed.aligned
   // CHECK-NEXT: llvm.nvvm.barrier.cluster.wait.aligned
   // CHECK: %[[BUFFERS:.*]] = ttg.local_alloc
   // CHECK: "mapa.shared::cluster.u32 $0, $1, $2;"

@@ -33,7 +33,7 @@ module attributes {"ttg.num-ctas" = 1 : i32, "ttg.num-warps" = 4 : i32, ttg.targ
 // CHECK:      ttng.init_barrier
 // CHECK-NEXT: "fence.mbarrier_init.release.cluster;"
 // CHECK-NEXT: remora: cluster of programs of 128 threads
-// CHECK-NEXT: llvm.nvvm.barrier.cluster.arrive.aligned
+// CHECK-NEXT: llvm.nvvm.barrier.cluster.arrive.relaxed.aligned
 // CHECK-NEXT: llvm.nvvm.barrier.cluster.wait.aligned
 // CHECK:      %[[RANK:.*]] = tt.elementwise_inline_asm "mov.u32 $0, %cluster_ctarank;"
 // CHECK:      %[[ODD:.*]] = arith.andi %[[RANK]], %c1_i32

@@ -129,8 +129,8 @@ def _after_tasks(op: Operation) -> bool:
     return False
 
 
-def _meet(builder: Builder) -> None:
-    intrinsic(builder, "llvm.nvvm.barrier.cluster.arrive.aligned")
+def _meet(builder: Builder, order: str = "") -> None:
+    intrinsic(builder, f"llvm.nvvm.barrier.cluster.arrive{order}.aligned")
     intrinsic(builder, "llvm.nvvm.barrier.cluster.wait.aligned")
 
 
@@ -394,7 +394,9 @@ def finish(lowering: Lowering) -> None:
             builder = Builder(InsertPoint.at_start(block), first.location)
         if _is_entry(block):
             execute(builder, f"{MARK}{32 * lowering.num_warps} threads")
-        _meet(builder)
+        # Barriers are what the others have to see, and the fence above says so of them: without
+        # .relaxed each thread would wait until the whole GPU sees all that it wrote.
+        _meet(builder, ".relaxed")
     for value in lowering.analysis.reached:
         _keep(value)
 
