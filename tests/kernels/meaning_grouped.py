@@ -63,6 +63,20 @@ def test_hopper_s_kernel(groups: list[int], monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.usefixtures("_poisoned")
+@pytest.mark.parametrize("depth", [136, 40], ids=["stored late", "stored at once"])
+def test_hopper_s_kernel_of_lists(depth: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Programs have tiles of several products, some with rows for one consumer only."""
+    module: Any = importlib.import_module("remora.kernels.grouped_matmul")
+    monkeypatch.setattr(module, "_target", lambda _: "cuda:90")
+    monkeypatch.setattr(module, "_multiprocessors", lambda _: 2)
+    shapes = [(200, 264), (40, 280), (64, 72), (136, 256), (24, 8)]
+    a = [values((m, depth + 8 * i), "float16", "cpu") for i, (m, _) in enumerate(shapes)]
+    b = [values((depth + 8 * i, n), "float16", "cpu") for i, (_, n) in enumerate(shapes)]
+    for result, x, y in zip(grouped_matmul(a, b), a, b, strict=True):
+        assert close(result, x.double() @ y.double(), "float16")
+
+
+@pytest.mark.usefixtures("_poisoned")
 def test_a_group_does_not_see_another() -> None:
     offs = torch.tensor([10, 30, 30, 80], dtype=torch.int32)
     a, b, c = (values(s, "bfloat16", "cpu") for s in ((100, 40), (4, 40, 24), (100, 24)))

@@ -328,7 +328,7 @@ def _consume(
     step, made, received = 0, 0, 0
     # Where LATE, a tile that is to be stored, and where: at first past the end of the result, or
     # none of a list, in whose descriptor it is.
-    held, held_row, held_column, held_place = 0, M, 0, 0
+    held, held_row, held_column, held_place = 0, M, 0, 1
     parts_held = 0 if KIND == "list" else SUBTILES
     described = -1  # of a list, the product that the last descriptor is of
     if LATE:
