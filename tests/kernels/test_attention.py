@@ -18,7 +18,7 @@ from triton import knobs
 
 import remora
 from remora.errors import PipelineError
-from remora.kernels.attention import _BACKWARD_BLOCK_M, _CONFIGS, HEAD_DIMS
+from remora.kernels.attention import _BACKWARD, _CONFIGS, HEAD_DIMS
 from remora.kernels.attention_backward import attention_backward
 from remora.kernels.attention_backward_wide import attention_backward_wide
 from remora.kernels.attention_narrow import narrowed
@@ -92,7 +92,7 @@ def forward(
         CONSUMERS=config.consumers,
         BLOCK_N=config.block_n, STAGES=config.stages, Q_STAGES=config.q_stages,
         O_PARTS=config.o_parts, REGISTERS=config.registers, PINGPONG=config.pingpong,
-        LAZY=config.lazy, RELEASE=config.release,
+        LAZY=config.lazy, RELEASE=config.release, INTEGERS=config.integers, SKIP=config.skip and right,
         HEADS_AT_ONCE=8 if right else 0, LEFT=left, RIGHT=right, TAIL=tail, LOWER=packed,
         PACKED=packed,
         )  # fmt: skip
@@ -164,7 +164,7 @@ def test_forward_of_packed_sequences() -> None:
 
 @pytest.mark.parametrize(("dim", "ahead"), [(64, False), (64, True), (128, False)])
 def test_backward(dim: int, ahead: bool) -> None:
-    block_m = _BACKWARD_BLOCK_M[dim]
+    block_m = _BACKWARD[dim].block_m
     boxes = {
         name: descriptor(rows, dim, False)
         for name, rows in (

@@ -14,7 +14,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 from remora.errors import KernelArgumentError
 from remora.kernels.attention_backward import attention_backward, negatives_of
 from remora.kernels.attention_backward_wide import attention_backward_wide
-from remora.kernels.attention_narrow import forward_of
+from remora.kernels.attention_narrow import backward_of, forward_of
 from remora.kernels.attention_plain import (
     attention_backward_keys,
     attention_backward_queries,
@@ -61,6 +61,8 @@ class Config:
     narrow: bool = False
     lazy: bool = True
     release: bool = True
+    skip: bool = True
+    integers: bool = True
 
 
 _CONFIGS = {
@@ -73,11 +75,25 @@ _CONFIGS = {
 }
 
 
-# Queries of a step of Hopper's backward kernel, for the dimension that it pads to.
-_BACKWARD_BLOCK_M = {64: 128, 128: 64}
-# Whether the next step's scores are worked out beside the store of the queries' gradients: faster
-# on an H200 (docs/attention.md), right there in two shapes; off until it has been in all.
-_BACKWARD_AHEAD = {64: False, 128: False}
+@dataclass(frozen=True)
+class BackwardConfig:
+    """How the gradients of up to 128 columns are cut on Hopper.
+
+    block_m: queries of a step.
+    """
+
+    block_m: int
+    order: int = 1
+    early: bool = False
+    flight: int = 0
+
+
+_BACKWARD = {
+    64: BackwardConfig(128),
+    80: BackwardConfig(64, 2, True, 2),
+    96: BackwardConfig(64, 2, True, 2),
+    128: BackwardConfig(64),
+}
 
 
 @dataclass(frozen=True)
@@ -336,7 +352,8 @@ class Problem:
             "CONSUMERS": config.consumers, "BLOCK_N": config.block_n, "STAGES": config.stages,
             "Q_STAGES": config.q_stages, "O_PARTS": config.o_parts,
             "REGISTERS": config.registers, "PINGPONG": config.pingpong,
-            "LAZY": config.lazy, "RELEASE": config.release,
+            "LAZY": config.lazy, "RELEASE": config.release, "INTEGERS": config.integers,
+            "SKIP": config.skip and self.band.right is not None,
             "HEADS_AT_ONCE": together, "TAIL": packed or self.longest_k % config.block_n != 0,
             "num_warps": 4,
         }  # fmt: skip
@@ -421,8 +438,8 @@ class Problem:
                 TAIL=packed or self.longest_k % 64 != 0, num_warps=4,
             )  # fmt: skip
         else:
-            dim = triton.next_power_of_2(self.dim)
-            block_m = _BACKWARD_BLOCK_M[dim]
+            config = _BACKWARD[self.dim]
+            dim, block_m = triton.next_power_of_2(self.dim), config.block_m
             descriptors = [
                 self.described(x, rows, dim)
                 for x, rows in (
@@ -430,9 +447,11 @@ class Problem:
                 )
             ]  # fmt: skip
             descriptors.insert(4, _descriptor(sum_dq, 64, dim * block_m // 128, packed=packed))
-            attention_backward[(triton.cdiv(self.longest_k, 128), both // self.group)](
-                *descriptors, *rest, **self.constants, DIM=dim, BLOCK_M=block_m, STAGES=2,
-                REGISTERS=240, AHEAD=_BACKWARD_AHEAD[dim],
+            kernel = attention_backward if dim == self.dim else backward_of(self.dim)
+            kernel[(triton.cdiv(self.longest_k, 128), both // self.group)](
+                *descriptors, *rest, **self.constants, DIM=dim, REST=self.dim % 64,
+                BLOCK_M=block_m, STAGES=2, REGISTERS=240, AHEAD=config.order,
+                EARLY=config.early, FLIGHT=config.flight,
                 TAIL=packed or self.longest_k % 128 != 0, num_warps=4,
             )  # fmt: skip
         torch.mul(sum_dq, self.scale, out=dq)

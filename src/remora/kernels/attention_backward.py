@@ -22,6 +22,8 @@ KEYS = tl.constexpr(64)
 
 # The hardware's named barrier at which both consumers meet; Triton's own begin at 0.
 _MEETING = tl.constexpr(8)
+# Those that say that a consumer's changes are there: of each two, for every other step.
+_THERE = tl.constexpr(9)
 
 
 @triton.jit(do_not_specialize=["HEADS", "LENGTH_Q", "TOTAL_Q", "PADDED_Q"])
@@ -86,8 +88,8 @@ def first_row(batch, head, HEADS, begin, PADDED_Q, PACKED: tl.constexpr):
 def attention_backward(
     q_desc, k_desc, v_desc, do_desc, dq_desc, dk_desc, dv_desc, lows, deltas,
     begins_q, begins_k, scale, HEADS, LENGTH_Q, LENGTH_K, TOTAL_Q, left, right, PADDED_Q,
-    GROUP: tl.constexpr, DIM: tl.constexpr, BLOCK_M: tl.constexpr, STAGES: tl.constexpr,
-    REGISTERS: tl.constexpr, AHEAD: tl.constexpr,
+    GROUP: tl.constexpr, DIM: tl.constexpr, REST: tl.constexpr, BLOCK_M: tl.constexpr,
+    STAGES: tl.constexpr, REGISTERS: tl.constexpr, AHEAD: tl.constexpr, EARLY: tl.constexpr, FLIGHT: tl.constexpr,
     LEFT: tl.constexpr, RIGHT: tl.constexpr, TAIL: tl.constexpr, LOWER: tl.constexpr,
     PACKED: tl.constexpr,
 ):  # fmt: skip
@@ -127,20 +129,20 @@ def attention_backward(
     )
     with tlx.async_tasks():
         with tlx.async_task("default"):
-            _gather(
+            (_gather if AHEAD < 2 else _gather_late)(
                 ks, vs, qs, dos, low_buffers, delta_buffers, dss, dqs,
                 k_full, q_full, q_empty, do_full, do_empty, dq_desc, dk_desc, dv_desc,
                 batch, kv_head, column, first, blocks, length_q, length_k, end_q, end_k, shift,
                 left, right, scale, 0,
-                GROUP, DIM, BLOCK_M, STAGES, AHEAD, LEFT, RIGHT, TAIL, PACKED,
+                GROUP, DIM, REST, BLOCK_M, STAGES, EARLY, FLIGHT, LEFT, RIGHT, TAIL, PACKED,
             )  # fmt: skip
         with tlx.async_task(num_warps=4, num_regs=REGISTERS):
-            _gather(
+            (_gather if AHEAD < 2 else _gather_late)(
                 ks, vs, qs, dos, low_buffers, delta_buffers, dss, dqs,
                 k_full, q_full, q_empty, do_full, do_empty, dq_desc, dk_desc, dv_desc,
                 batch, kv_head, column, first, blocks, length_q, length_k, end_q, end_k, shift,
                 left, right, scale, 1,
-                GROUP, DIM, BLOCK_M, STAGES, AHEAD, LEFT, RIGHT, TAIL, PACKED,
+                GROUP, DIM, REST, BLOCK_M, STAGES, EARLY, FLIGHT, LEFT, RIGHT, TAIL, PACKED,
             )  # fmt: skip
         with tlx.async_task(num_warps=1, num_regs=24):
             if blocks > 0:
@@ -216,8 +218,8 @@ def _gather(
     k_full, q_full, q_empty, do_full, do_empty, dq_desc, dk_desc, dv_desc,
     batch, kv_head, column, first, blocks, length_q, length_k, end_q, end_k, shift,
     left, right, scale,
-    ME: tl.constexpr, GROUP: tl.constexpr, DIM: tl.constexpr, BLOCK_M: tl.constexpr,
-    STAGES: tl.constexpr, AHEAD: tl.constexpr,
+    ME: tl.constexpr, GROUP: tl.constexpr, DIM: tl.constexpr, REST: tl.constexpr,
+    BLOCK_M: tl.constexpr, STAGES: tl.constexpr, AHEAD: tl.constexpr, FLIGHT: tl.constexpr,
     LEFT: tl.constexpr, RIGHT: tl.constexpr, TAIL: tl.constexpr, PACKED: tl.constexpr,
 ):  # fmt: skip
     """64 keys: their gradients, and half of those of the queries, of both consumers' keys."""
@@ -290,6 +292,171 @@ def _gather(
             if AHEAD:
                 # In flight round the loop it could not be: ptxas would move its registers.
                 scores = tlx.async_dot_wait(0, scores)
+
+    # The other consumer has read these keys for the last time.
+    tlx.named_barrier_wait(_MEETING, 256)
+    at = column + ME * KEYS
+    tlx.local_store(ks[ME], (dk * scale).to(dtype))
+    tlx.local_store(vs[ME], dv.to(dtype))
+    tlx.fence_async_shared()
+    _put(dk_desc, ks[ME], batch, kv_head, at, 0, length_k, end_k, PACKED)
+    _put(dv_desc, vs[ME], batch, kv_head, at, 0, length_k, end_k, PACKED)
+    tlx.async_descriptor_store_wait(0)
+
+
+@triton.jit
+def _columns(a, b, DIM: tl.constexpr, REST: tl.constexpr):
+    """Start ``a @ b.T`` of the columns that are no padding: DIM, or with REST 64 + REST."""
+    if REST == 0:
+        product = tlx.async_dot(a, tlx.local_trans(b))
+    else:
+        ROWS_A: tl.constexpr = a.shape[0]
+        ROWS_B: tl.constexpr = b.shape[0]
+        product = tlx.async_dot(
+            tlx.local_slice(a, [0, 0], [ROWS_A, 64]),
+            tlx.local_trans(tlx.local_slice(b, [0, 0], [ROWS_B, 64])),
+        )
+        product = tlx.async_dot(
+            tlx.local_slice(a, [0, 64], [ROWS_A, REST]),
+            tlx.local_trans(tlx.local_slice(b, [0, 64], [ROWS_B, REST])),
+            product,
+        )
+    return product
+
+
+@triton.jit
+def _queries(
+    dss, ks, half, ME: tl.constexpr, DIM: tl.constexpr, REST: tl.constexpr, BLOCK_M: tl.constexpr
+):  # fmt: skip
+    """Start the consumer's part of the gradient of the queries: of 64 rows, or of its columns."""
+    BY_ROWS: tl.constexpr = BLOCK_M == 128
+    HALF: tl.constexpr = DIM * BLOCK_M // 128
+    TO: tl.constexpr = 0 if BY_ROWS else ME * HALF
+    WIDTH: tl.constexpr = REST if ME == 1 and REST > 0 else HALF
+    dq = tl.zeros((64, WIDTH), tl.float32)
+    for part in tl.static_range(2):
+        k = tlx.local_slice(ks[part], [0, TO], [KEYS, WIDTH])
+        ds = dss[half + part]
+        if BY_ROWS:
+            ds = tlx.local_slice(ds, [0, ME * 64], [KEYS, 64])
+        dq = tlx.async_dot(tlx.local_trans(ds), k, dq)
+    return dq
+
+
+@triton.jit
+def _add(
+    dq, buffer, desc, batch, head, row, there, length, end,
+    ME: tl.constexpr, BLOCK_M: tl.constexpr, PACKED: tl.constexpr,
+):  # fmt: skip
+    """Add the consumer's part of the gradient of the queries, if it is there."""
+    WIDTH: tl.constexpr = dq.shape[1]
+    HALF: tl.constexpr = buffer.shape[1]
+    tlx.async_descriptor_store_wait(0)  # the store before has read the buffer
+    to = buffer
+    if WIDTH < HALF:
+        to = tlx.local_slice(buffer, [0, 0], [64, WIDTH])
+    tlx.local_store(to, dq)
+    tlx.fence_async_shared()
+    if there:
+        if BLOCK_M == 128:
+            store_rows(desc, buffer, batch, head, row + ME * 64, 0, length, end, PACKED, "add")
+        else:
+            store_rows(desc, buffer, batch, head, row, ME * HALF, length, end, PACKED, "add")
+
+
+@triton.jit
+def _gather_late(
+    ks, vs, qs, dos, low_buffers, delta_buffers, dss, dqs,
+    k_full, q_full, q_empty, do_full, do_empty, dq_desc, dk_desc, dv_desc,
+    batch, kv_head, column, first, blocks, length_q, length_k, end_q, end_k, shift,
+    left, right, scale,
+    ME: tl.constexpr, GROUP: tl.constexpr, DIM: tl.constexpr, REST: tl.constexpr,
+    BLOCK_M: tl.constexpr, STAGES: tl.constexpr, EARLY: tl.constexpr, FLIGHT: tl.constexpr,
+    LEFT: tl.constexpr, RIGHT: tl.constexpr, TAIL: tl.constexpr, PACKED: tl.constexpr,
+):  # fmt: skip
+    """64 keys: their gradients, and half of those of the queries, of both consumers' keys.
+
+    The gradients of the queries are worked out one step late, beside the next step's weights:
+    by then the other consumer has handed over its changes.
+    """
+    dtype: tl.constexpr = tlx.dtype_of(dk_desc)
+    THEM: tl.constexpr = 1 - ME
+    PARTS: tl.constexpr = 1 if REST == 0 else 2
+    factor = scale * 1.4426950408889634
+    dk = tl.zeros((KEYS, DIM), tl.float32)
+    dv = tl.zeros((KEYS, DIM), tl.float32)
+    steps = blocks * GROUP
+    if steps > 0:
+        # Before the first step come changes of zero, of which nothing is added.
+        tlx.local_store(dss[2 + ME], tl.zeros((KEYS, BLOCK_M), dtype))
+        tlx.fence_async_shared()
+        tlx.named_barrier_arrive(_THERE + 2 * ME + 1, 256)
+        tlx.barrier_wait(k_full[0], 0)
+        tl.assume(steps > 0)
+        head_before, row_before = kv_head * GROUP, first
+        for step in range(steps):
+            stage, phase = step % STAGES, (step // STAGES) & 1
+            before = (step + STAGES - 1) % STAGES
+            head = kv_head * GROUP + step // blocks
+            row = first + step % blocks * BLOCK_M
+            odd = step % 2
+            tlx.barrier_wait(q_full[stage], phase)
+            scores = _columns(ks[ME], qs[stage], DIM, REST)
+            tlx.named_barrier_wait(_THERE + 2 * THEM + 1 - odd, 256)
+            dq = _queries(dss, ks, 2 - 2 * odd, ME, DIM, REST, BLOCK_M)
+            if EARLY:
+                tlx.barrier_wait(do_full[stage], phase)
+                changes = _columns(vs[ME], dos[stage], DIM, REST)
+            lows = tlx.local_load(low_buffers[stage])
+            scores = tlx.async_dot_wait(2 + PARTS if EARLY else 2, scores)
+            if FLIGHT:
+                if step > 0:
+                    if FLIGHT == 1:
+                        release(do_empty[before])
+                    release(q_empty[before])
+            scores = _hidden(
+                scores, row, column + ME * KEYS, length_k, shift, left, right, LEFT, RIGHT, TAIL
+            )
+            weights16 = tl.math.exp2(scores * factor + lows[None, :]).to(dtype)
+            tlx.barrier_wait(do_full[stage], phase)
+            dq = tlx.async_dot_wait(PARTS if EARLY else 0, dq)
+            _add(
+                dq, dqs[ME], dq_desc, batch, head_before, row_before, step > 0, length_q, end_q,
+                ME, BLOCK_M, PACKED,
+            )  # fmt: skip
+            if not EARLY:
+                changes = _columns(vs[ME], dos[stage], DIM, REST)
+            dv = tlx.async_dot(weights16, dos[stage], dv)
+            deltas = tlx.local_load(delta_buffers[stage])
+            changes = tlx.async_dot_wait(1, changes)
+            changes16 = (weights16.to(tl.float32) * (changes + deltas[None, :])).to(dtype)
+            if FLIGHT != 2:
+                dk = tlx.async_dot(changes16, qs[stage], dk)
+            # Two buffers of each consumer: the other one may still read those of the step before.
+            tlx.local_store(dss[2 * odd + ME], changes16)
+            tlx.fence_async_shared()
+            tlx.named_barrier_arrive(_THERE + 2 * ME + odd, 256)
+            if FLIGHT == 2:
+                dk = tlx.async_dot(dss[2 * odd + ME], qs[stage], dk)
+                dv = tlx.async_dot_wait(1, dv)
+                release(do_empty[stage])
+            if not FLIGHT:
+                dv = tlx.async_dot_wait(1, dv)
+                release(do_empty[stage])
+                dk = tlx.async_dot_wait(0, dk)
+                release(q_empty[stage])
+            head_before, row_before = head, row
+
+        odd = steps % 2
+        tlx.named_barrier_wait(_THERE + 2 * THEM + 1 - odd, 256)
+        dq = _queries(dss, ks, 2 - 2 * odd, ME, DIM, REST, BLOCK_M)
+        dq = tlx.async_dot_wait(0, dq)
+        dv = tlx.async_dot_wait(0, dv)
+        dk = tlx.async_dot_wait(0, dk)
+        _add(
+            dq, dqs[ME], dq_desc, batch, head_before, row_before, True, length_q, end_q,
+            ME, BLOCK_M, PACKED,
+        )  # fmt: skip
 
     # The other consumer has read these keys for the last time.
     tlx.named_barrier_wait(_MEETING, 256)

@@ -1,4 +1,4 @@
-"""Two words for kernels whose tasks are warp groups, below what TLX says."""
+"""Three words for kernels whose tasks are warp groups, below what TLX says."""
 
 from __future__ import annotations
 
@@ -40,6 +40,34 @@ def _(op: Any, builder: Any, lowering: Any) -> None:
         "\tsetp.eq.u32 %first, %thread, 0;\n"
         "\t@%first mbarrier.arrive.shared::cta.b64 _, [$0];\n\t}",
         [shared_address(builder, op.operands[0])],
+    )
+
+
+@op("remora.wait")
+def wait(call: Call, bar: Any, phase: Any) -> None:
+    """``tlx.barrier_wait``, of each thread by itself.
+
+    Stock Triton makes the warps of a task meet between two waits for barriers of one array.
+    """
+    call.emit([barrier(call, "bar", bar), call.integer("phase", phase)])
+
+
+@wait.reference
+def _wait(machine: Machine, bar: Barrier, phase: Any) -> None:
+    bar.wait(machine, int(phase))
+
+
+@wait.lowering("cuda:90")
+def _(op: Any, builder: Any, lowering: Any) -> None:
+    from remora.tlx.lower.assembly import execute, shared_address
+
+    bar, phase = op.operands
+    execute(
+        builder,
+        "{\n\t.reg .pred %done;\nagain:\n"
+        "\tmbarrier.try_wait.parity.shared::cta.b64 %done, [$0], $1;\n"
+        "\t@!%done bra.uni again;\n\t}",
+        [shared_address(builder, bar), phase],
     )
 
 
