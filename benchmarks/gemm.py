@@ -207,9 +207,8 @@ def tuned(case: Case, given: dict[str, Any]) -> Callable[[], Any]:
 
 
 def stock(case: Case, given: dict[str, Any]) -> Callable[[], Any] | None:
-    import triton
-
     from remora.kernels.gemm_stock import gemm_stock
+    from remora.kernels.launches import Extra, pipelined
     from remora.kernels.matmul import hopper_config
     from remora.kernels.operands import product_of
 
@@ -217,15 +216,11 @@ def stock(case: Case, given: dict[str, Any]) -> Callable[[], Any] | None:
         return None
     a, b = given["a"], given["b"]
     config = hopper_config(case.m, case.n, case.k, a.element_size())
-    grid = (triton.cdiv(case.m, config.block_m) * triton.cdiv(case.n, config.block_n),)
+    launch = pipelined(gemm_stock, product_of(a, b, False, None), config, Extra())
 
     def run() -> Any:
-        made = product_of(a, b, False, None)
-        c = made.c
-        gemm_stock[grid](
-            a, b, c, case.m, case.n, case.k, *a.stride(), *b.stride(), *c.stride(),
-            **config.arguments(), ACC=made.accumulator, num_warps=config.num_warps,
-        )  # fmt: skip
+        c = product_of(a, b, False, None).c
+        launch(a, b, c, Extra())
         return c
 
     return run
@@ -463,13 +458,17 @@ def compare(suite: str, case: Case, contestants: list[Contestant], rounds: int, 
             rows[c.name] = {
                 "suite": suite, "case": asdict(case), "contestant": c.name, **answer, "samples": [],
             }  # fmt: skip
-    for _ in range(rounds):
-        for c in contestants:
-            if c.name in rows and "error" not in rows[c.name]:
-                sample = c.ask(do="measure", case=asdict(case), ms=ms)
+    # The GPU idles while results are checked, and is faster until it is warm again: round 0, of
+    # one contestant, counts for nothing. Every other round goes backwards, so that nobody
+    # always comes after the same one, who may leave it a cooler GPU.
+    for i in range(rounds + 1):
+        able = [c for c in contestants if c.name in rows and "error" not in rows[c.name]]
+        for c in able[:: 1 if i % 2 else -1] if i else able[:1]:
+            sample = c.ask(do="measure", case=asdict(case), ms=ms if i else 2 * ms)
+            if "error" in sample:
+                rows[c.name]["error"] = sample["error"]
+            if i:
                 rows[c.name]["samples"].append(sample)
-                if "error" in sample:
-                    rows[c.name]["error"] = sample["error"]
     for row in rows.values():
         if "error" not in row:
             summarize(case, row)

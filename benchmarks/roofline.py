@@ -13,22 +13,18 @@ no GPU.
 from __future__ import annotations
 
 import argparse
-import csv
-import io
 import json
-import shutil
 import statistics
-import subprocess
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import counters
 import gemm
 import machine
-import triton
+from counters import COUNTERS, number
 from energy import Meter
 from gemm import Case
 
@@ -42,17 +38,6 @@ SECTIONS = (
     "SpeedOfLight", "ComputeWorkloadAnalysis", "MemoryWorkloadAnalysis", "WarpStateStats",
     "LaunchStats",
 )  # fmt: skip
-#: Label, ncu's name, and how many of its base unit make the label's.
-COUNTERS = {
-    "ms": ("gpu__time_duration.sum", 1e6),
-    "matrix units busy %": ("sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_active", 1),
-    "L2 hits %": ("lts__t_sector_hit_rate.pct", 1),
-    "GB out of L2": ("lts__t_sectors_op_read.sum", 1e9 / 32),
-    "GB from memory": ("dram__bytes_read.sum", 1e9),
-    "GB to memory": ("dram__bytes_write.sum", 1e9),
-    "memory busy %": ("gpu__dram_throughput.avg.pct_of_peak_sustained_elapsed", 1),
-}
-STALL = "smsp__average_warps_issue_stalled_"
 
 
 def cases_of(suites: Sequence[str]) -> list[Case]:
@@ -111,59 +96,24 @@ def counted(
     suites: Sequence[str], sections: Sequence[str], seconds: float
 ) -> list[dict[str, Any]] | str:
     """ncu's counters for each product, or why there are none."""
-    if shutil.which("ncu") is None:
-        return "ncu is not installed"
-    words = [word for section in sections for word in ("--section", section)]
-    known = subprocess.run(
-        ["ncu", "--query-metrics", "--chip", "gh100"], capture_output=True, text=True
-    ).stdout.split()
-    more = [name for name, _ in COUNTERS.values() if name.partition(".")[0] in known]
-    command = [
-        "ncu", "--clock-control", "none", "--profile-from-start", "off", *words,
-        *(["--metrics", ",".join(more)] if more else []),
-        "--csv", "--page", "raw", "--print-units", "base",
-        sys.executable, __file__, "profiled", "--suites", *suites,
-    ]  # fmt: skip
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=seconds)
-    except subprocess.TimeoutExpired:
-        return f"ncu took more than {seconds:.0f} s"
-    start = done.stdout.find('"ID"')
-    if start < 0:
-        return f"ncu: {(done.stdout + done.stderr)[-300:]}"
-    rows = list(csv.DictReader(io.StringIO(done.stdout[start:])))[1:]  # the first: units
-    found, parts = [], iter(profiled_order(suites))
-    for row in rows:
-        if product_begins.__name__ in row["Kernel Name"]:
-            case, name = next(parts)
-            found.append({"case": vars(case), "contestant": name, "kernels": []})
-        elif found:
-            found[-1]["kernels"].append({k: v for k, v in row.items() if v})
-    return found
+    command = [__file__, "profiled", "--suites", *suites]
+    found = counters.counted(command, sections, [name for name, _ in COUNTERS.values()], seconds)
+    if isinstance(found, str):
+        return found
+    return [
+        {"case": vars(case), "contestant": name, "kernels": kernels}
+        for (case, name), kernels in zip(profiled_order(suites), found, strict=False)
+    ]
 
 
 def profiled_order(suites: Sequence[str]) -> list[tuple[Case, str]]:
     return [(case, name) for case in cases_of(suites) for name in ("remora", "cublas")]
 
 
-@triton.jit
-def product_begins():
-    """Marks where a product begins in what ncu counts."""
-
-
 def profiled(suites: Sequence[str]) -> None:
-    """What ncu runs: each product once, after a kernel that marks where it begins."""
-    import torch
-
+    """What ncu runs: each product once."""
     for case, name in profiled_order(suites):
-        run = getattr(gemm, name)(case, gemm.operands(case))
-        run()
-        torch.cuda.synchronize()
-        torch.cuda.cudart().cudaProfilerStart()
-        product_begins[(1,)]()
-        run()
-        torch.cuda.synchronize()
-        torch.cuda.cudart().cudaProfilerStop()
+        counters.profile(getattr(gemm, name)(case, gemm.operands(case)))
 
 
 def measure(out: Path, suites: Sequence[str], sections: Sequence[str], seconds: float) -> None:
@@ -226,29 +176,9 @@ def counters_of(row: dict[str, Any], found: dict[str, Any]) -> dict[str, float]:
     counted = found.get("counters")
     for one in counted if isinstance(counted, list) else ():
         if (one["case"], one["contestant"]) == (row["case"], row["contestant"]) and one["kernels"]:
-            kernels = [{k: number(v) for k, v in kernel.items()} for kernel in one["kernels"]]
-            longest = max(kernels, key=lambda k: k.get("gpu__time_duration.sum", 0))
-            stalls = {
-                key.removeprefix(STALL).partition("_per_")[0]: value
-                for key, value in longest.items() if key.startswith(STALL)
-            }  # fmt: skip
-            values = {
-                label: longest[key] / unit
-                for label, (key, unit) in COUNTERS.items() if key in longest
-            }  # fmt: skip
-            return values | {
-                f"stalled: {name.replace('_', ' ')}": value
-                for name, value in sorted(stalls.items(), key=lambda pair: -pair[1])[:3]
-            }
+            longest = max(one["kernels"], key=lambda k: number(k.get(COUNTERS["ms"][0], "0")))
+            return counters.values(longest, COUNTERS)
     return {}
-
-
-def number(text: str) -> float:
-    """A counter's value; 0 where it is a word."""
-    try:
-        return float(text.replace(",", ""))
-    except ValueError:
-        return 0.0
 
 
 def page(rows: list[dict[str, Any]], found: dict[str, Any], picture: str) -> str:

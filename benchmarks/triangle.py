@@ -260,8 +260,8 @@ def measure(case: list[Any], arguments: Any, peaks: dict, apart: Apart | None) -
     parts.append(Case(case, names, arguments.gradients, exact))
     for part in parts:
         errors |= part.errors
-    for _ in range(arguments.rounds):
-        for part in parts:
+    for i in range(arguments.rounds):
+        for part in parts[:: -1 if i % 2 else 1]:
             for name, took in part.times(arguments.ms).items():
                 samples.setdefault(name, []).append(took)
     if not exact:

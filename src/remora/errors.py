@@ -285,11 +285,11 @@ class BufferIndexError(LanguageError):
 
 
 class ReferenceRace(LanguageError):
-    """Under the reference meaning a kernel read what no wait had made ready."""
+    """Under the reference meaning two accesses to memory, of which one writes, have no order."""
 
 
 class WaitNeverEnds(LanguageError):
-    """Under the reference meaning a kernel waits for what nothing before it brings about."""
+    """Under the reference meaning a kernel waits for what nobody brings about."""
 
 
 # --- kernels ----------------------------------------------------------------------------------

@@ -73,11 +73,13 @@ def place(acc, rows, columns):
     return acc * 0 + rows * 1000 + columns
 
 
-def with_epilogue(m: int, n: int, k: int, device: str, batch: int = 0, **options: Any) -> None:
+def with_epilogue(
+    m: int, n: int, k: int, device: str, batch: int = 0, b_by_column: bool = False, **options: Any
+) -> None:
     """A function of the caller's, with loads by row, by column and by both."""
     front = (batch,) if batch else ()
     a = matrix((*front, m, k), "float16", device)
-    b = matrix((*front, k, n), "float16", device)
+    b = matrix((*front, k, n), "float16", device, by_column=b_by_column)
     bias = torch.randn(n, device=device)
     residual = torch.randn((*front, m, n), device=device).half()
     x = (a.double() @ b.double()) * 0.125 + bias.double()
@@ -89,7 +91,9 @@ def with_epilogue(m: int, n: int, k: int, device: str, batch: int = 0, **options
     assert (c == rows * 1000 + torch.arange(n, device=device)).all()
 
 
-def with_scales(dtype: str, m: int, n: int, k: int, device: str, batch: int = 0) -> None:
+def with_scales(
+    dtype: str, m: int, n: int, k: int, device: str, batch: int = 0, **options: Any
+) -> None:
     """One number, and one for each row or column."""
     front = (batch,) if batch else ()
     a = matrix((*front, m, k), dtype, device)
@@ -106,7 +110,8 @@ def with_scales(dtype: str, m: int, n: int, k: int, device: str, batch: int = 0)
         (by_row, by_column, by_row[..., None] * by_column[..., None, :]),
     ):
         scaled = plain * factor.double()
-        c = agrees(a, b, scaled, tolerance=tolerance, scale_a=scale_a, scale_b=scale_b)
+        options |= {"scale_a": scale_a, "scale_b": scale_b}
+        c = agrees(a, b, scaled, tolerance=tolerance, **options)
         assert c.dtype in (torch.float16, torch.bfloat16, torch.float32)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import Any
 
 import attention_cases as cases
@@ -13,6 +14,8 @@ from remora.errors import KernelArgumentError
 from remora.kernels import attention, attention_packed
 
 assert triton.knobs.runtime.interpret
+
+module: Any = importlib.import_module("remora.kernels.attention")
 
 
 def normal(*shape: int, dtype: Any = torch.float16) -> Any:
@@ -30,6 +33,22 @@ def test_bands(band: str) -> None:
     wanted, logarithms = cases.expected(q, k, v, 0.2, **options)
     assert cases.error(result, wanted) < 1e-3
     torch.testing.assert_close(sums.double(), logarithms, atol=1e-5, rtol=1e-5)
+    cases.gradients_are_right(q, k, v, 2e-3, **options)
+
+
+@pytest.mark.parametrize(("dim", "band"), [
+    (64, "full"), (128, "causal"), (96, "window"), (192, "causal-lower"),
+])  # fmt: skip
+def test_hopper_s_kernels(monkeypatch: pytest.MonkeyPatch, dim: int, band: str) -> None:
+    """Tasks run against each other: numbers, waits that end, and accesses in order."""
+    monkeypatch.setattr(module, "_on_hopper", lambda _: True)
+    monkeypatch.setattr(module, "_multiprocessors", lambda _: 2)
+    options = cases.BANDS[band]
+    q, k, v = normal(1, 2, 290, dim), normal(1, 1, 310, dim), normal(1, 1, 310, dim)
+    result, sums = attention(q, k, v, return_sums=True, **options)
+    wanted, logarithms = cases.expected(q, k, v, **options)
+    assert cases.error(result, wanted) < 1e-3
+    torch.testing.assert_close(sums.double(), logarithms, atol=1e-3, rtol=1e-3)
     cases.gradients_are_right(q, k, v, 2e-3, **options)
 
 

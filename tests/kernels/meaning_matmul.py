@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import types
+
 import pytest
 import torch
 import triton
@@ -9,7 +11,8 @@ import triton.language as tl
 from kernels import matmul_cases as cases
 
 from remora.errors import KernelArgumentError
-from remora.kernels import matmul
+from remora.kernels import launches, matmul
+from remora.kernels.config import Config
 from remora.kernels.stream_k import _cluster_of, items_of, work_item
 
 assert triton.knobs.runtime.interpret
@@ -115,6 +118,32 @@ def test_tiles_are_cut_into_equal_shares(clusters: int, tiles: int, steps: int) 
         numbers = [cluster for _, _, cluster, _ in found]
         assert numbers == list(range(numbers[0], numbers[0] + len(numbers)))
         assert all(giver in (-1, numbers[0]) for *_, giver in found)
+
+
+@pytest.mark.parametrize(("schedule", "cluster", "options"), [
+    ("cooperative", (2, 1), {}),
+    ("cooperative", (1, 2), {"late_store": True}),
+    ("cooperative", (2, 2), {"turn": True}),
+    ("pingpong", (2, 1), {}),
+    ("pingpong", (1, 1), {}),
+])  # fmt: skip
+def test_tasks_and_clusters(
+    monkeypatch: pytest.MonkeyPatch, schedule: str, cluster: tuple[int, int],
+    options: dict[str, bool],
+) -> None:  # fmt: skip
+    """More of K than the stages hold, several tiles for each program."""
+    device = types.SimpleNamespace(multi_processor_count=4)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: device)
+    monkeypatch.setattr(launches, "_clusters_at_a_time", lambda *_: 1)
+    by_column = schedule == "pingpong"
+    a = cases.matrix((328, 136), "float16", "cpu", by_column=by_column)
+    b = cases.matrix((136, 200), "float16", "cpu", by_column=not by_column)
+    config = Config(128, 128, 64, 4, 2, 4, schedule, 2, cluster, **options)
+    expected = a.double() @ b.double()
+    torch.testing.assert_close(
+        matmul(a, b, config=config, out_dtype=torch.float32).double(), expected,
+        rtol=1e-3, atol=1e-3,
+    )  # fmt: skip
 
 
 def refused(text: str, *operands: object, **options: object) -> None:

@@ -12,6 +12,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
+import counters
 import gemm
 import roofline
 from gemm import Case, Contestant
@@ -116,3 +117,38 @@ def test_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert out.with_suffix(".svg").exists()
     gemm.plot(result, tmp_path / "plot")
     assert (tmp_path / "plot.png").exists()
+
+
+#: In the place of ncu: one part of two kernels, and one that it did not come to.
+NCU = """#!{python}
+import sys
+if "--query-metrics" in sys.argv:
+    print("gpu__time_duration x")
+    sys.exit()
+assert "gpu__time_duration.sum" in sys.argv[sys.argv.index("--metrics") + 1].split(",")
+print("==PROF== something else")
+print('"ID","Kernel Name","gpu__time_duration.sum","{stall}_wait_per_issue_active.ratio"')
+print('"","","ns","inst"')
+print('"0","part_begins","1,000","0"')
+print('"1","void ns::forward<int>(float)","3,000,000","2.5"')
+print('"2","tiny","1,000","0"')
+print('"3","part_begins","1,000","0"')
+"""
+
+
+def test_counters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "ncu"
+    file.write_text(NCU.format(python=sys.executable, stall=counters.STALL))
+    file.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(sys, "argv", ["counters", "--suites", "triangle", "--out",
+                                      str(tmp_path / "found")])  # fmt: skip
+    monkeypatch.setattr(counters.machine, "record", lambda: {"machine": {"gpu": "G", "triton": 0}})
+    counters.main()
+    text = (tmp_path / "found.md").read_text()
+    assert "| 256, 2, 128 bf16 | remora | forward | 3 |" in text
+    assert "| wait 2.5 |" in text.replace("  ", " ")
+    assert "tiny" not in text
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(SystemExit, match="triangle: ncu is not installed"):
+        counters.main()

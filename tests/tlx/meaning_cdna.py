@@ -9,6 +9,7 @@ import pytest
 import torch
 import triton
 import triton.language as tl
+from tlx.view_cases import parts_at_run_time
 
 import remora.tlx as tlx
 from remora import errors
@@ -39,6 +40,18 @@ def test_buffer_operations() -> None:
     old = torch.where(there, before, q - loaded)  # undefined where the mask is false
     torch.testing.assert_close(q, loaded + torch.where(there, p, 0.0) + old)
     torch.testing.assert_close(r, before + torch.where(there, p, 0.0))
+
+
+@pytest.mark.parametrize("copy", [False, True])
+def test_parts_at_places_that_are_known_at_run_time(copy: bool) -> None:
+    p, q, r = torch.randn(64, 128).half(), torch.randn(128, 32).half(), torch.empty(64, 32)
+    parts_at_run_time[(1,)](p, q, r, 4, 128, 32, 32, copy)
+    torch.testing.assert_close(r, p.float() @ q.float(), atol=1e-3, rtol=1e-3)
+    with pytest.raises(Exception, match="no part of") as caught:
+        parts_at_run_time[(1,)](p, q, r, 5, 128, 32, 32, copy)
+    error = errors.WrongShape.of(caught.value)
+    assert error is not None
+    assert "offset (128, 0)" in error.what
 
 
 @triton.jit

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 import torch
 import triton
@@ -31,56 +33,118 @@ def test_ranks_and_sizes(size) -> None:
 
 
 @tlx.jit
-def alone(x, y, B: tl.constexpr, WHAT: tl.constexpr):
-    rank = tlx.cluster_cta_rank()
+def reaching(x, y, B: tl.constexpr, WHAT: tl.constexpr):
+    """Each CTA has what the next one of its cluster loaded, plus 1; WHAT: how it comes there."""
+    rank, size = tlx.cluster_cta_rank(), tlx.cluster_size_1d()
     bars = tlx.alloc_barriers(2, 1)
-    buffer = tlx.local_view(tlx.local_alloc((B,), tl.float32, 1), 0)
+    buffers = tlx.local_alloc((B,), tl.float32, 2)
     at = tl.program_id(0) * B + tl.arange(0, B)
     value = tl.load(x + at)
-    if WHAT == "barrier":
-        tlx.cluster_barrier()  # barrier
-    other = rank
-    if WHAT != "own":
-        other = rank ^ 1
-    if WHAT == "store":
-        tlx.remote_shmem_store(buffer, value, other)  # store
-    if WHAT == "arrive":
-        tlx.barrier_arrive(bars[0], 1, other)  # arrive
-    if WHAT == "view":
-        tlx.remote_view(bars[0], other)  # view
-    if WHAT == "asynchronous":
-        tlx.async_remote_shmem_store(buffer, value, other, bars[0])  # asynchronous
-    if WHAT == "own":
-        tlx.barrier_expect_bytes(bars[1], 4 * B)
-        tlx.async_remote_shmem_store(buffer, value, other, bars[1])
-        tlx.barrier_wait(bars[1], 0)
-        tlx.barrier_arrive(tlx.remote_view(bars[0], other))
+    to = (rank + size - 1) % size
+    if WHAT == "store" or WHAT == "no meeting":
+        tlx.remote_shmem_store(buffers[0], value, to)  # stored
+        if WHAT == "store":
+            tlx.cluster_barrier()
+    elif WHAT == "arrive":
+        tlx.remote_shmem_store(buffers[0], value, to)
+        tlx.barrier_arrive(bars[0], 1, to)
         tlx.barrier_wait(bars[0], 0)
-        tlx.barrier_arrive(bars[0], 1, other)
-        tlx.barrier_wait(bars[0], 1)
-        tlx.remote_shmem_store(buffer, tlx.local_load(buffer) + 1, other)
-        tl.store(y + at, tlx.local_load(buffer))
+    elif WHAT == "view" or WHAT == "other view":
+        tlx.remote_shmem_store(buffers[0], value, to)
+        tlx.barrier_arrive(tlx.remote_view(bars[0 if WHAT == "view" else 1], to))
+        tlx.barrier_wait(bars[0], 0)  # waits
+    elif WHAT == "asynchronous" or WHAT == "no wait":
+        tlx.barrier_expect_bytes(bars[0], 4 * B)
+        tlx.async_remote_shmem_store(buffers[0], value, to, bars[0])  # stored later
+        if WHAT == "asynchronous":
+            tlx.barrier_wait(bars[0], 0)
+    elif WHAT == "copy":
+        tlx.local_store(buffers[1], value)
+        tlx.barrier_expect_bytes(bars[0], 4 * B)
+        tlx.async_remote_shmem_copy(buffers[0], buffers[1], to, bars[0])
+        tlx.barrier_wait(bars[0], 0)
+    elif WHAT == "too far":
+        tlx.remote_shmem_store(buffers[0], value, to + 2)  # too far
+    tl.store(y + at, tlx.local_load(buffers[0]) + 1)  # reads
 
 
-def test_a_cta_that_reaches_itself() -> None:
-    x, y = torch.arange(64.0), torch.zeros(64)
-    alone[(4,)](x, y, 16, "own", ctas_per_cga=(2, 1, 1))
-    assert (y == x + 1).all()
-    alone[(4,)](x, y, 16, "barrier")  # a cluster of one
+@pytest.mark.parametrize("size", [(1, 1, 1), (2, 1, 1), (4, 1, 1)])
+@pytest.mark.parametrize("what", ["store", "arrive", "view", "asynchronous", "copy"])
+def test_memory_of_another_cta(what: str, size: tuple[int, int, int]) -> None:
+    x, y = torch.arange(128.0), torch.zeros(128)
+    reaching[(8,)](x, y, 16, what, ctas_per_cga=size)
+    expected = x.reshape(-1, size[0], 16).roll(-1, 1).reshape(-1) + 1
+    assert torch.equal(y, expected)
 
 
-@pytest.mark.parametrize("what", ["barrier", "store", "arrive", "view", "asynchronous"])
-def test_what_takes_another_cta_is_refused(what: str) -> None:
-    x, y = torch.arange(64.0), torch.zeros(64)
-    with pytest.raises(Exception, match="one after the other") as caught:
-        alone[(4,)](x, y, 16, what, ctas_per_cga=(2, 1, 1))
-    error = errors.UnsupportedByTarget.of(caught.value)
-    assert error is not None
-    assert "one after the other" in error.what
-    file, line = error.where.partition(",")[0].rsplit(":", 1)
-    assert file == __file__
+@pytest.mark.parametrize(("what", "line", "kind"), [
+    ("no meeting", "stored", errors.ReferenceRace),
+    ("no wait", "stored later", errors.ReferenceRace),
+    ("other view", "waits", errors.WaitNeverEnds),
+    ("too far", "too far", errors.WrongShape),
+])  # fmt: skip
+def test_mistakes(what: str, line: str, kind: type[errors.RemoraError]) -> None:
+    x, y = torch.arange(128.0), torch.zeros(128)
+    with pytest.raises(Exception) as caught:  # noqa: PT011  Triton wraps it
+        reaching[(8,)](x, y, 16, what, ctas_per_cga=(2, 1, 1))
+    error = kind.of(caught.value)
+    assert error is not None, caught.value
+    assert threading.active_count() == 1
     with open(__file__) as source:
-        assert f"# {what}" in source.readlines()[int(line) - 1]
+        number = int(error.where.rpartition(":")[2])
+        assert f"# {line}" in source.readlines()[number - 1]
+    if kind is errors.WaitNeverEnds:
+        assert [f"program ({i}, 0, 0)" in error.what for i in range(3)] == [True, True, False]
+        assert error.what.count("lacks 1 of 1 arrivals") == 2
+
+
+@tlx.jit
+def sums(x, y, B: tl.constexpr, STEPS: tl.constexpr, MEETINGS: tl.constexpr):
+    """The cluster's sum of all its CTAs' blocks, step by step, by the first one."""
+    rank, size = tlx.cluster_cta_rank(), tlx.cluster_size_1d()
+    parts = tlx.local_alloc((B,), tl.float32, 8)
+    here, taken = tlx.alloc_barriers(1, 4), tlx.alloc_barriers(1, 1)
+    with tlx.async_tasks():
+        with tlx.async_task("default"):
+            for i in range(STEPS):
+                at = (tl.program_id(0) * STEPS + i) * B + tl.arange(0, B)
+                tlx.barrier_wait(taken[0], (i & 1) ^ 1)
+                for other in tl.static_range(4):
+                    if rank == other:
+                        tlx.remote_shmem_store(parts[other], tl.load(x + at), 0)
+                tlx.barrier_arrive(here[0], 1, 0)
+            if MEETINGS > 0:
+                tlx.cluster_barrier()  # meets
+        with tlx.async_task(num_warps=4):
+            for i in range(STEPS):
+                if rank == 0:
+                    tlx.barrier_wait(here[0], i & 1)
+                    total = tl.zeros((B,), tl.float32)
+                    for other in tl.static_range(4):
+                        total += tlx.local_load(parts[other])
+                    place = tl.program_id(0) // size * STEPS + i
+                    tl.store(y + place * B + tl.arange(0, B), total)
+                    for other in tl.static_range(4):
+                        tlx.barrier_arrive(taken[0], 1, other)
+            if MEETINGS > 1:
+                tlx.cluster_barrier()
+
+
+@pytest.mark.parametrize("meetings", [0, 2])
+def test_sums_of_a_cluster(meetings: int) -> None:
+    x, y = torch.randn(2, 4, 3, 16), torch.zeros(2, 3, 16)
+    sums[(8,)](x, y, 16, 3, meetings, ctas_per_cga=(4, 1, 1))
+    torch.testing.assert_close(y, x.sum(1))
+
+
+def test_a_meeting_that_a_task_does_not_come_to() -> None:
+    x, y = torch.randn(2, 4, 3, 16), torch.zeros(2, 3, 16)
+    with pytest.raises(Exception, match="never ends") as caught:
+        sums[(8,)](x, y, 16, 3, 1, ctas_per_cga=(4, 1, 1))
+    error = errors.WaitNeverEnds.of(caught.value)
+    assert error is not None
+    assert error.what.count("waits at the cluster's barrier for") == 4
+    assert error.what.count("has ended") == 4
 
 
 def test_bad_launches() -> None:

@@ -9,7 +9,16 @@ import pytest
 import torch
 import triton
 import triton.language as tl
-from tlx.scaled_kernels import in_parts, numbers, ordered, quantized, scaled, turned
+from tlx.scaled_kernels import (
+    in_parts,
+    numbers,
+    ordered,
+    packed,
+    paired,
+    quantized,
+    scaled,
+    turned,
+)  # fmt: skip
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 import remora.tlx as tlx
@@ -113,17 +122,55 @@ def test_scales_past_k_do_not_count() -> None:
     np.testing.assert_allclose(c.numpy(), (a.double() @ b.double().T).numpy(), rtol=1e-4, atol=1e-3)
 
 
-@tlx.jit
-def at_once():
+@pytest.mark.parametrize("groups", [1, 2])
+def test_fewer_scales_than_there_are(groups: int) -> None:
+    p = torch.randint(10, 256, (32 * groups, 16), dtype=torch.uint8)
+    q = torch.zeros(128, 16 * groups, dtype=torch.uint8)
+    packed[(1,)](p, q, (32 * groups, 16), 16 * groups, True)
+    r, j = torch.meshgrid(torch.arange(128), torch.arange(4 * groups), indexing="ij")
+    assert torch.equal(q[:, : 4 * groups], p[32 * (j // 4) + r % 32, r // 32 * 4 + j % 4])
+    assert (q[:, 4 * groups :] == 9).all()
+
+
+@pytest.mark.parametrize(("format_", "b_format", "n", "stored", "place"), [
+    ("e4m3", "e4m3", 128, False, "shared"), ("e4m3", "e4m3", 128, True, "tensor"),
+    ("e2m1", "e2m1", 256, False, "shared"), ("e2m1", "e2m1", 256, True, "shared"),
+    ("e2m1", "e5m2", 128, False, "shared"), ("e4m3", "e2m1", 64, False, "tensor"),
+])  # fmt: skip
+def test_two_ctas(format_: str, b_format: str, n: int, stored: bool, place: str) -> None:
+    """Each has its rows, and half of B's columns; of B's scales all."""
+    k = 256
+    a_depth, b_depth = (k // 2 if f == "e2m1" else k for f in (format_, b_format))
+    a, b = operand(512, k, format_), operand(n, k, b_format)
+    scales = [torch.randint(120, 135, (rows, k // 32), dtype=torch.uint8) for rows in (512, n)]
+    c = torch.zeros(2, 256, n)
+    kernel = tlx.jit(paired.fn)
+    for half in range(2):
+        rows = slice(256 * half, 256 * half + 256)
+        laid = [ordered(x).squeeze(0) for x in (scales[0][rows], scales[1])]
+        boxes = [[1, k // 128, 2, 256], [-(-n // 128), k // 128, 2, 256]]
+        kernel[(2,)](
+            TensorDescriptor.from_tensor(a[rows], [128, a_depth]),
+            TensorDescriptor.from_tensor(b, [n // 2, b_depth]),
+            *(TensorDescriptor.from_tensor(s, x) for s, x in zip(laid, boxes, strict=True)),
+            c[half], format_, n, k, 32, True, stored, b_format, place, ctas_per_cga=(2, 1, 1),
+        )  # fmt: skip
+    values = [2.0 ** (s.numpy().astype(np.float64) - 127) for s in scales]
+    x = numbers(a, format_) * np.repeat(values[0], 32, axis=1)
+    y = numbers(b, b_format) * (1 if stored else np.repeat(values[1], 32, axis=1))
+    np.testing.assert_allclose(c.reshape(512, n).numpy(), x @ y.T, rtol=2e-4, atol=1e-1)
+
+
+def test_two_ctas_without_a_cluster() -> None:
+    with pytest.raises(Exception, match="take") as caught:
+        tlx.jit(alone.fn)[(2,)](ctas_per_cga=(1, 1, 1))
+    assert UnsupportedByTarget.of(caught.value) is not None
+
+
+@triton.jit
+def alone():
     bars = tlx.alloc_barriers(1)
     tlx.tcgen05_commit(bars[0], two_ctas=True)
-
-
-def test_two_ctas_are_refused() -> None:
-    """Programs run one after the other here."""
-    with pytest.raises(Exception, match="one after the other") as caught:
-        at_once[(2,)](ctas_per_cga=(2, 1, 1))
-    assert UnsupportedByTarget.of(caught.value) is not None
 
 
 def test_scales_of_a_shape_whose_bytes_lie_alike() -> None:

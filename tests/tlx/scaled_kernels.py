@@ -71,46 +71,54 @@ def scaled(
 def paired(
     a_desc, b_desc, a_scale_desc, b_scale_desc, c_ptr,
     FORMAT: tl.constexpr, N: tl.constexpr, K: tl.constexpr, BLOCK: tl.constexpr,
-    PAIR: tl.constexpr, STORED: tl.constexpr,
+    PAIR: tl.constexpr, STORED: tl.constexpr, B_FORMAT: tl.constexpr, PLACE: tl.constexpr,
 ):  # fmt: skip
     """c_ptr (128, N) of each CTA: two CTAs' product of 256 rows; or, without PAIR, one's.
 
     a_desc (128, K), b_desc (N // 2, K); scales in 4 dimensions, (rows / 128, blocks / 4, 2, 256).
-    STORED: B's scales are 1, stored in tensor memory.
+    STORED: B's scales are 1, stored in tensor memory. PLACE: of A, "shared" or "tensor" memory.
     """
     PACKED: tl.constexpr = 2 if FORMAT == "e2m1" else 1
+    B_PACKED: tl.constexpr = 2 if B_FORMAT == "e2m1" else 1
     HALF: tl.constexpr = N // 2 if PAIR else N
     B_ROWS: tl.constexpr = (N + 127) // 128
     BLOCKS: tl.constexpr = K // BLOCK // 4
     rank = tlx.cluster_cta_rank()
     a = tlx.local_alloc((128, K // PACKED), tlx.dtype_of(a_desc), 1)
-    b = tlx.local_alloc((HALF, K // PACKED), tlx.dtype_of(b_desc), 1)
+    b = tlx.local_alloc((HALF, K // B_PACKED), tlx.dtype_of(b_desc), 1)
     a_scale = tlx.local_alloc((1, BLOCKS, 2, 256), tl.uint8, 1)
     b_scale = tlx.local_alloc((B_ROWS, BLOCKS, 2, 256), tl.uint8, 1)
     acc = tlx.local_alloc((128, N), tl.float32, 1, tlx.storage_kind.tmem)
     full = tlx.alloc_barriers(1)
     done = tlx.alloc_barriers(1)
     both = tlx.alloc_barriers(1, arrive_count=2)
-    BYTES: tl.constexpr = (128 + HALF) * K // PACKED + (1 + B_ROWS) * BLOCKS * 512
+    BYTES: tl.constexpr = 128 * K // PACKED + HALF * K // B_PACKED + (1 + B_ROWS) * BLOCKS * 512
     tlx.barrier_expect_bytes(full, BYTES)
     tlx.async_descriptor_load(a_desc, a[0], [rank * 128, 0], full)
     tlx.async_descriptor_load(b_desc, b[0], [rank * HALF, 0], full)
     tlx.async_descriptor_load(a_scale_desc, a_scale[0], [rank, 0, 0, 0], full)
     tlx.async_descriptor_load(b_scale_desc, b_scale[0], [0, 0, 0, 0], full)
     tlx.barrier_wait(full, 0)
+    if STORED:
+        ones = tlx.local_alloc((N, BLOCKS * 4), tl.uint8, 1, tlx.storage_kind.tmem)
+        tlx.local_store(ones[0], tl.full((N, BLOCKS * 4), 127, tl.uint8))
+    left = a[0]
+    if PLACE == "tensor":
+        left = tlx.local_alloc((128, K // PACKED), tlx.dtype_of(a_desc), 1, tlx.storage_kind.tmem)[
+            0
+        ]
+        tlx.local_store(left, tlx.local_load(a[0]))
     if PAIR:
         tlx.barrier_arrive(both[0], 1, remote_cta_rank=0)
         tlx.barrier_wait(both[0], 0, pred=rank == 0)
     if STORED:
-        ones = tlx.local_alloc((N, BLOCKS * 4), tl.uint8, 1, tlx.storage_kind.tmem)
-        tlx.local_store(ones[0], tl.full((N, BLOCKS * 4), 127, tl.uint8))
         tlx.async_dot_scaled(
-            a[0], tlx.local_trans(b[0]), acc[0], a_scale[0], FORMAT, ones[0], FORMAT,
+            left, tlx.local_trans(b[0]), acc[0], a_scale[0], FORMAT, ones[0], B_FORMAT,
             use_acc=False, mBarriers=[done[0]], two_ctas=PAIR,
         )  # fmt: skip
     else:
         tlx.async_dot_scaled(
-            a[0], tlx.local_trans(b[0]), acc[0], a_scale[0], FORMAT, b_scale[0], FORMAT,
+            left, tlx.local_trans(b[0]), acc[0], a_scale[0], FORMAT, b_scale[0], B_FORMAT,
             use_acc=False, mBarriers=[done[0]], two_ctas=PAIR,
         )  # fmt: skip
     tlx.barrier_wait(done[0], 0)
@@ -173,6 +181,27 @@ def in_parts(a_ptr, b_ptr, a_scale_ptr, b_scale_ptr, c_ptr, N: tl.constexpr, PAR
             use_acc=part > 0,
         )  # fmt: skip
     tl.store(c_ptr + rows * N + columns, tlx.local_load(acc[0]))
+
+
+@triton.jit
+def packed(p, q, SHAPE: tl.constexpr, LENGTH: tl.constexpr, LOADED: tl.constexpr):
+    """Scales of 128 rows, LENGTH of each; SHAPE: in which their bytes are copied, fewer or as many.
+
+    LOADED, under the reference meaning: q (128, LENGTH).
+    """
+    COUNT: tl.constexpr = SHAPE[0] * SHAPE[1]
+    to = tlx.local_alloc((128, LENGTH), tl.uint8, 1, tlx.storage_kind.tmem)
+    tlx.local_store(to[0], tl.full((128, LENGTH), 9, tl.uint8))
+    given = tlx.local_alloc(SHAPE, tl.uint8, 1)
+    tlx.local_store(given[0], tl.reshape(tl.load(p + tl.arange(0, COUNT)), SHAPE))
+    tlx.fence_async_shared()
+    tlx.tmem_copy(given[0], to[0])  # copied
+    done = tlx.alloc_barriers(1)
+    tlx.tcgen05_commit(done[0])
+    tlx.barrier_wait(done[0], 0)
+    if LOADED:
+        at = tl.arange(0, 128)[:, None] * LENGTH + tl.arange(0, LENGTH)[None, :]
+        tl.store(q + at, tlx.local_load(to[0]))  # loaded
 
 
 @triton.jit

@@ -150,13 +150,16 @@ PRODUCTS = [
     (128, 128, 64, "fp16", "fp32", "parts"),
     (64, 64, 64, "fp16", "fp32", "parts"),
     (128, 64, 64, "fp16", "fp32", "copied"),
+    (128, 64, 64, "i8", "i32", "plain"),
+    (64, 64, 64, "i8", "i32", "twice"),
 ]
 
 TORCH = {
     "fp16": torch.float16, "bf16": torch.bfloat16, "fp32": torch.float32,
     "fp8e4nv": torch.float8_e4m3fn, "fp8e5": torch.float8_e5m2,
+    "i8": torch.int8,
 }  # fmt: skip
-SUMS = {"fp32": tl.float32, "fp16": tl.float16}
+SUMS = {"fp32": tl.float32, "fp16": tl.float16, "i32": tl.int32}
 
 
 def expected_product(a: Any, b: Any, before: Any, what: str) -> Any:

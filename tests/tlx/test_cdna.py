@@ -10,6 +10,7 @@ import triton
 import triton.language as tl
 from tlx.building import build, line_of
 from tlx.test_refused import refused
+from tlx.view_cases import parts_at_run_time
 
 import remora.tlx as tlx
 from remora import errors
@@ -501,6 +502,27 @@ def test_hints_that_are_refused(what: str, kind: Any) -> None:
     given = {"p": "*fp32", "places": "*i64", "q": "*fp32", "B": 2048, "WHAT": what}
     error = refused(kind, hints, "hip:gfx950", **given)
     assert line_of(hints, f"# {what}") in error.where
+
+
+@pytest.mark.parametrize("arch", BOTH)
+@pytest.mark.parametrize("copy", [False, True])
+def test_parts_at_places_that_are_known_at_run_time(arch: str, copy: bool) -> None:
+    """A bit of the place after the other chooses a half: no branches are left of it."""
+    given = {"p": "*fp16", "q": "*fp16", "r": "*fp32", "steps": "i32"}
+    compiled = build(parts_at_run_time, f"hip:{arch}", **given, K=128, STEP=32, N=64, COPY=copy)
+    text = compiled.asm["ttgir"]
+    halves = re.findall(r"= scf\.if %\S+ -> \(!ttg\.memdesc<(\d+x\d+)xf16", text)
+    assert sorted(set(halves)) == ["32x64", "64x32", "64x64"]
+    assert len(halves) == 6  # 128 to 32, of three parts
+    # Of the loops' branches: each has a head, an end and what is left of an unrolled one.
+    assert len(code(compiled, "s_cbranch")) <= 12
+    assert code(compiled, "v_mfma")
+    # What was stored is there before it is read.
+    body = "\n".join(code(compiled, r"(?:ds_|s_barrier|buffer_load|global_load_lds)"))
+    stores = [m.end() for m in re.finditer(r"ds_write|ds_store|lds", body)]
+    reads_ = [m.start() for m in re.finditer(r"ds_read|ds_load", body)]
+    assert "s_barrier" in body[stores[-1] : reads_[-1]]
+    assert re.search(r"vgpr_spill_count:\s+0\b", compiled.asm["amdgcn"])
 
 
 # --- explicit layouts, slices, predicates ---------------------------------------------------------

@@ -9,8 +9,9 @@ import pytest
 import triton
 import triton.language as tl
 from tlx.building import RELEASE, build, instructions, line_of
-from tlx.scaled_kernels import in_parts, paired, quantized, scaled, turned
+from tlx.scaled_kernels import in_parts, packed, paired, quantized, scaled, turned
 from tlx.test_refused import refused
+from tlx.test_tensor_memory import descriptors
 
 import remora
 import remora.tlx as tlx
@@ -121,18 +122,64 @@ def test_scales_of_a_shape_whose_bytes_lie_alike() -> None:
     assert len(instructions(text, r"mbarrier\.init")) == 2  # and the product's own
 
 
-def of_two(format_: str, n: int, k: int, block: int, pair: bool, stored: bool) -> str:
+def copies(shape: tuple[int, int], length: int) -> list[tuple[int, int]]:
+    """Of each copy its first column, and where its descriptor begins, less those of the first."""
+    text = build(
+        packed, "cuda:100", p="*u8", q="*u8", SHAPE=shape, LENGTH=length, LOADED=False
+    ).asm["ptx"]
+    columns = dict(re.findall(r"add\.s32\s+(%r\d+), %r\d+, (\d+);", text))
+    starts = dict(re.findall(r"add\.s64\s+(%rd\d+), %rd\d+, (\d+);", text))
+    found = re.findall(r"tcgen05\.cp\S+warpx4\.32x128b \[ (%r\d+) \+ 0 \], (%rd\d+);", text)
+    return [(int(columns.get(c, 0)), int(starts.get(d, 0))) for c, d in found]
+
+
+@T38
+@pytest.mark.parametrize("groups", [1, 2, 4])
+def test_copies_of_fewer_scales_are_those_of_a_smaller_buffer(groups: int) -> None:
+    """32 rows of 16 bytes are 128 rows by 4: in 4 columns, once for each warp."""
+    fewer = copies((32 * groups, 16), 16 * groups)
+    whole = copies((32 * groups, 16), 4 * groups)
+    assert [a - fewer[0][0] for a, _ in fewer] == [a - whole[0][0] for a, _ in whole]
+    assert [b - fewer[0][1] for _, b in fewer] == [b - whole[0][1] for _, b in whole]
+    assert len(fewer) == groups
+
+
+@pytest.mark.parametrize(("shape", "length"), [
+    ((128, 4), 4), ((32, 32), 4), ((16, 16), 4), ((16, 32), 16), ((256, 16), 16),
+])  # fmt: skip
+def test_scales_that_are_not_in_the_unit_s_order(shape: tuple[int, int], length: int) -> None:
+    error = refused(
+        errors.WrongShape, packed, "cuda:100", p="*u8", q="*u8", SHAPE=shape, LENGTH=length,
+        LOADED=False,
+    )  # fmt: skip
+    assert line_of(packed, "# copied") in error.where
+    assert "(32 n, 16)" in error.hint
+
+
+def test_scales_are_not_loaded() -> None:
+    error = refused(
+        errors.UnsupportedByTarget, packed, "cuda:100", p="*u8", q="*u8", SHAPE=(32, 16),
+        LENGTH=4, LOADED=True,
+    )  # fmt: skip
+    assert line_of(packed, "# loaded") in error.where
+
+
+def of_two(
+    formats: str, n: int, k: int, block: int, pair: bool, stored: bool, place: str = "shared"
+) -> str:
     """PTX of a product by two CTAs, or by one as stock Triton writes it."""
-    depth = k // (2 if format_ == "e2m1" else 1)
-    dtype = {"e4m3": "fp8e4nv", "e5m2": "fp8e5", "e2m1": "u8"}[format_]
+    a_format, b_format = formats.split() * 2 if " " not in formats else formats.split()
+    dtypes = {"e4m3": "fp8e4nv", "e5m2": "fp8e5", "e2m1": "u8"}
+    a_depth, b_depth = (k // 2 if f == "e2m1" else k for f in (a_format, b_format))
     blocks = k // block // 4
     with remora.use(tlx.in_clusters((2, 1, 1))):
         kernel = build(
-            paired, "cuda:100", a_desc=f"tensordesc<{dtype}[128,{depth}]>",
-            b_desc=f"tensordesc<{dtype}[{n // 2 if pair else n},{depth}]>",
+            paired, "cuda:100", a_desc=f"tensordesc<{dtypes[a_format]}[128,{a_depth}]>",
+            b_desc=f"tensordesc<{dtypes[b_format]}[{n // 2 if pair else n},{b_depth}]>",
             a_scale_desc=f"tensordesc<u8[1,{blocks},2,256]>",
             b_scale_desc=f"tensordesc<u8[{-(-n // 128)},{blocks},2,256]>",
-            c_ptr="*fp32", FORMAT=format_, N=n, K=k, BLOCK=block, PAIR=pair, STORED=stored,
+            c_ptr="*fp32", FORMAT=a_format, B_FORMAT=b_format, N=n, K=k, BLOCK=block, PAIR=pair,
+            STORED=stored, PLACE=place,
         )  # fmt: skip
     assert kernel.asm["cubin"]
     text: str = kernel.asm["ptx"]
@@ -152,7 +199,7 @@ def products_of(text: str) -> list[tuple[int, int, int]]:
     }
     found = []
     for own, *scales in re.findall(
-        r"tcgen05\.mma\S+ \[[^]]*\], \S+, \S+, (\S+), \[([^]]*)\], \[([^]]*)\]", text
+        r"tcgen05\.mma\S+ \[[^]]*\], (?:\[[^]]*\]|\S+), \S+, (\S+), \[([^]]*)\], \[([^]]*)\]", text
     ):
         columns = []
         for scale in scales:
@@ -164,17 +211,25 @@ def products_of(text: str) -> list[tuple[int, int, int]]:
 
 
 @T38
-@pytest.mark.parametrize(("format_", "n", "k", "block"), [
-    ("e4m3", 256, 256, 32), ("e5m2", 128, 128, 32), ("e4m3", 64, 256, 32),
-    ("e2m1", 256, 256, 32), ("e2m1", 128, 256, 16),
+@pytest.mark.parametrize(("formats", "n", "k", "block", "place"), [
+    ("e4m3", 256, 256, 32, "shared"), ("e5m2", 128, 128, 32, "shared"),
+    ("e4m3", 64, 256, 32, "tensor"), ("e2m1", 256, 256, 32, "shared"),
+    ("e2m1", 128, 256, 16, "shared"), ("e2m1 e5m2", 128, 256, 32, "shared"),
+    ("e4m3 e2m1", 64, 256, 32, "shared"), ("e5m2 e4m3", 128, 256, 32, "tensor"),
+    ("e4m3 e2m1", 128, 256, 32, "tensor"),
 ])  # fmt: skip
-def test_two_ctas_read_as_stock_triton_reads_one(format_: str, n: int, k: int, block: int) -> None:
-    ours = of_two(format_, n, k, block, True, False)
-    stock = of_two(format_, n, k, block, False, False)
+def test_two_ctas_read_as_stock_triton_reads_one(
+    formats: str, n: int, k: int, block: int, place: str
+) -> None:
+    ours = of_two(formats, n, k, block, True, False, place)
+    stock = of_two(formats, n, k, block, False, False, place)
     assert "cta_group::1" not in ours
     # Twice as many rows: bits 24 to 28 of the descriptor count 16.
     wanted = [(own + (8 << 24), a, b) for own, a, b in products_of(stock)]
     assert products_of(ours) == wanted
+    # The CTA's A, and its half of B as one CTA reads a B of that many columns.
+    half = of_two(formats, n // 2, k, block, False, False, place)
+    assert [row[:2] for row in descriptors(ours)] == [row[:2] for row in descriptors(half)]
     # Each CTA's scales, of all of N.
     copies = instructions(ours, r"tcgen05\.cp\.cta_group::2\.32x128b\.warpx4")
     assert len(copies) == len(instructions(stock, r"tcgen05\.cp\.cta_group::1\.warpx4\.32x128b"))
@@ -249,9 +304,6 @@ def wrong(p, WHAT: tl.constexpr):
         tlx.async_dot_scaled(a[0], half, acc[0], s[0], "e4m3", s[0], "e4m3", two_ctas=True)  # pair
     if WHAT == "part":
         tlx.subslice(s[0], 2, 2)  # part
-    if WHAT == "mixed pair":
-        half = tlx.local_alloc((64, 128), tl.uint8, 1)[0]
-        tlx.async_dot_scaled(half, b[0], acc[0], s[0], "e2m1", s[0], "e4m3", two_ctas=True)
     if WHAT == "acc":
         tlx.async_dot_scaled(a[0], b[0], acc[0], s[0], "e4m3", s[0], "e4m3")  # acc
     if WHAT == "sum":
@@ -283,7 +335,6 @@ def test_refused_over_several_lines() -> None:
     for what, kind in (
         ("fp4 in tensor memory", errors.WrongType),
         ("pair", errors.UnsupportedByTarget),
-        ("mixed pair", errors.WrongDtype),
     ):
         assert refused(kind, wrong, "cuda:100", p="*fp32", WHAT=what).hint
 

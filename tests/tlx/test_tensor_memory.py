@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 import triton
 import triton.language as tl
+from compiling import TARGETS
 from tlx import tensor_cases as cases
 from tlx.building import RELEASE, build, instructions, line_of
 from tlx.test_refused import refused
+from triton.backends.compiler import GPUTarget
 
 import remora
 import remora.tlx as tlx
@@ -129,7 +131,7 @@ def test_columns_stay_their_buffers() -> None:
 
 # --- products ------------------------------------------------------------------------------------
 
-_KIND = {"fp16": "f16", "bf16": "f16", "fp32": "tf32"}
+_KIND = {"fp16": "f16", "bf16": "f16", "fp32": "tf32", "i8": "i8"}
 
 
 # Without those that differ from another one only in what they are made of.
@@ -205,7 +207,8 @@ def pair(
         b = tlx.local_alloc((K, H), tlx.dtype_of(q), 1)[0]
         tlx.async_descriptor_load(q, b, [0, 0], bars[0])
     tlx.barrier_wait(bars[0], 0)
-    acc = tlx.local_alloc((M, N), tl.float32, 1, tlx.storage_kind.tmem)
+    SUM: tl.constexpr = tl.int32 if tlx.dtype_of(p) == tl.int8 else tl.float32
+    acc = tlx.local_alloc((M, N), SUM, 1, tlx.storage_kind.tmem)
     if PLACE == "tensor":
         t = tlx.local_alloc((M, K), tlx.dtype_of(p), 1, tlx.storage_kind.tmem)[0]
         tlx.local_store(t, tlx.local_load(a))
@@ -298,6 +301,7 @@ def descriptors(ptx: str) -> list[tuple[Any, ...]]:
 @pytest.mark.parametrize(("dtype", "half", "k", "columns", "place"), [
     ("fp16", 128, 128, False, "shared"), ("fp16", 64, 64, True, "tensor"),
     ("fp8e5", 32, 128, False, "shared"), ("fp32", 64, 64, True, "shared"),
+    ("i8", 64, 128, True, "shared"), ("i8", 128, 128, False, "shared"),
 ])  # fmt: skip
 def test_two_ctas_read_as_stock_triton_reads_one(
     dtype: str, half: int, k: int, columns: bool, place: str
@@ -449,6 +453,13 @@ def wrong(p, q, r, n, WHAT: tl.constexpr):
     if WHAT == "integers":
         i8 = tlx.local_alloc((64, 64), tl.int8, 1)
         tlx.async_dot(i8[0], i8[0], acc[0])  # integers
+    if WHAT == "signs":
+        u8 = tlx.local_alloc((64, 64), tl.uint8, 1)
+        tlx.async_dot(u8[0], u8[0], acc[0])  # signs
+    if WHAT == "bytes of two kinds":
+        i8 = tlx.local_alloc((64, 64), tl.int8, 1)
+        f8 = tlx.local_alloc((64, 64), tl.float8e5, 1)
+        tlx.async_dot(i8[0], f8[0], acc[0])  # bytes of two kinds
     if WHAT == "mixed":
         b16 = tlx.local_alloc((64, 64), tl.bfloat16, 1)
         tlx.async_dot(a[0], b16[0], acc[0])  # mixed
@@ -511,7 +522,9 @@ def wrong(p, q, r, n, WHAT: tl.constexpr):
     ("sum in shared memory", errors.WrongType, "acc has to be in tensor memory"),
     ("shape of the sum", errors.WrongShape, r"acc of \(64, 32\)"),
     ("bf16 sum", errors.WrongDtype, "summed in fp32 or fp16"),
-    ("integers", errors.WrongDtype, "does not multiply"),
+    ("integers", errors.WrongDtype, "products of int8 are summed in int32"),
+    ("signs", errors.WrongDtype, "does not multiply"),
+    ("bytes of two kinds", errors.WrongDtype, "A is of int8 and B of fp8e5"),
     ("mixed", errors.WrongDtype, "A is of fp16 and B of bf16"),
     ("ieee", errors.UnsupportedByTarget, "only as tf32"),
     ("no barrier", errors.WrongType, r"mBarriers\[0\] has to be a barrier"),
@@ -553,6 +566,32 @@ def test_other_targets(target: str, way_out: str) -> None:
         error = refused(errors.UnsupportedByTarget, kernel, target, p="*fp32", WHAT=what)
         assert target in error.what
         assert way_out in error.hint
+
+
+@triton.jit
+def not_waited_for():
+    a = tlx.local_alloc((128, 64), tl.float16, 1)
+    b = tlx.local_alloc((64, 32), tl.float16, 1)
+    acc = tlx.local_alloc((128, 64), tl.float32, 1, tlx.storage_kind.tmem)
+    tlx.async_dot(a[0], b[0], acc[0], two_ctas=True)  # no barrier
+
+
+def test_a_product_of_two_ctas_says_how_it_is_waited_for() -> None:
+    with remora.use(tlx.in_clusters((2, 1, 1))):
+        error = refused(errors.WrongType, not_waited_for, "cuda:100")
+    assert line_of(not_waited_for, "# no barrier") in error.where
+    assert "tcgen05_commit" in error.hint
+
+
+def test_integers_where_the_unit_has_none(monkeypatch: Any) -> None:
+    """Blackwell Ultra (sm_103) multiplies no int8 (PTX ISA, tcgen05.mma)."""
+    monkeypatch.setitem(TARGETS, "cuda:103", GPUTarget("cuda", 103, 32))
+    given = {"M": 128, "N": 64, "K": 64, "SUM": tl.int32, "WHAT": "plain"}
+    error = refused(
+        errors.UnsupportedByTarget, cases.product, "cuda:103", p="*i8", q="*i8", r="*fp32",
+        n="i32", **given,
+    )  # fmt: skip
+    assert "sm_103 multiplies no int8" in error.what
 
 
 def test_two_kinds_of_products_in_one_kernel() -> None:

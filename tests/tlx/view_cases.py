@@ -288,3 +288,33 @@ def check_attention(
     weights = (q.double() @ k.double().T / math.sqrt(d)).softmax(1)
     expected = weights @ v.double()
     assert (o.double() - expected).norm() < 4e-3 * expected.norm()
+
+
+@triton.jit
+def parts_at_run_time(
+    p, q, r, steps, K: tl.constexpr, STEP: tl.constexpr, N: tl.constexpr, COPY: tl.constexpr
+):
+    """The product of p (64, K) and q (K, N), STEP of K at a time, from the end; AMD's.
+
+    COPY: rows of q are copied into parts of a buffer; else they are stored there.
+    """
+    a = tlx.local_alloc((64, K), tlx.dtype_of(p), 1)[0]
+    b = tlx.local_alloc((K, N), tlx.dtype_of(q), 1)[0]
+    m, n, k = tl.arange(0, 64), tl.arange(0, N), tl.arange(0, K)
+    tlx.async_load(p + m[:, None] * K + k[None, :], a)
+    for i in range(steps):
+        rows = q + (i * STEP + tl.arange(0, STEP))[:, None] * N + n[None, :]
+        part = tlx.local_slice(b, [i * STEP, 0], [STEP, N])  # a part
+        if COPY:
+            tlx.async_load(rows, part)
+        else:
+            tlx.local_store(part, tl.load(rows))
+    tlx.async_load_commit_group()
+    tlx.async_load_wait_group(0)
+    acc = tl.zeros((64, N), tl.float32)
+    for i in range(steps):
+        at = (steps - 1 - i) * STEP
+        left = tlx.subslice(a, at, STEP)
+        right = tlx.local_slice(b, [at, 0], [STEP, N])
+        acc = tl.dot(tlx.local_load(left), tlx.local_load(right), acc)
+    tl.store(r + m[:, None] * N + n[None, :], acc)

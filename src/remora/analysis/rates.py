@@ -69,19 +69,20 @@ _BANKS_MI350 = (
 )
 
 MACHINES = {
-    # 4.8 TB/s and 1.98 GHz; L2 as on A100, 5120 bytes a clock for the whole chip.
+    # 4.8 TB/s and 1.98 GHz. L2: what bulk copies of the same MiB to all processors had at most; of
+    # lines that no other processor asks for it is less.
     "cuda:90": Machine(
-        "H200", 132, 4, 32, 64, 512, 8, 228 << 10, 128, 128, 5120 / 132, 4.8e12 / 1.98e9 / 132,
+        "H200", 132, 4, 32, 64, 512, 8, 228 << 10, 128, 128, 77, 4.8e12 / 1.98e9 / 132,
         (
             "NVIDIA H100 whitepaper: 1024 dense fp16 FMA a cycle and tensor core, 4 of them",
             "NVIDIA H200 data sheet: 4.8 TB/s",
-            "NVIDIA A100 whitepaper: L2 reads 5120 bytes a clock (no document for H100)",
+            "L2: benchmarks/loop_rates.py on an H200 (no document for H100)",
             _CUDA_GUIDE,
         ),
     ),
     # 8 TB/s and 1.965 GHz.
     "cuda:100": Machine(
-        "B200", 148, 4, 32, 64, 512, 8, 228 << 10, 128, 128, 5120 / 132, 8e12 / 1.965e9 / 148,
+        "B200", 148, 4, 32, 64, 512, 8, 228 << 10, 128, 128, 77, 8e12 / 1.965e9 / 148,
         (
             "NVIDIA Blackwell architecture brief: 2.25 PFLOP/s dense fp16 at 148 SMs, 8 TB/s",
             "L2: as for H100, for want of a document",

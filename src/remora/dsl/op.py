@@ -12,12 +12,13 @@ import inspect
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from triton.language import core as tl
 
-from remora.dsl import carrier
+from remora.dsl import carrier, strands
 from remora.dsl.known import known_integer
 from remora.dsl.values import Handle, HandleType
 from remora.errors import (
@@ -30,6 +31,9 @@ from remora.errors import (
     WrongShape,
     WrongType,
 )
+
+#: Under the reference meaning: the warps of the launch that is running.
+reference_warps: ContextVar[int] = ContextVar("remora.dsl.warps", default=4)
 
 
 @dataclass(frozen=True)
@@ -79,14 +83,16 @@ class Call:
     def num_warps(self) -> int:
         """Warps that run the use: the program's, or those of the region that it is in.
 
-        4 under the reference meaning.
+        Under the reference meaning the launch's, where the launch says so, else 4.
         """
         from remora.dsl.regions import open_regions
 
         for region in reversed(open_regions(self)):
             if region.attributes.get("num_warps"):
                 return int(region.attributes["num_warps"])
-        return 4 if self.interpreted else int(self.semantic.builder.options.num_warps)
+        if self.interpreted:
+            return reference_warps.get()
+        return int(self.semantic.builder.options.num_warps)
 
     @property
     def num_ctas(self) -> int:
@@ -97,7 +103,7 @@ class Call:
     def where(self) -> str:
         """The kernel's line that calls the operation."""
         if self.interpreted:
-            frame = _kernel_frame()
+            frame = kernel_frame()
             return f"{frame.f_code.co_filename}:{frame.f_lineno}" if frame else "?"
         line = getattr(self.generator.cur_node, "lineno", 1) + self.generator.begin_line
         name = getattr(self.generator.jit_fn, "__name__", "?")
@@ -301,13 +307,13 @@ def _is_called_by(module: Any) -> bool:
     return frame is not None
 
 
-def _kernel_frame() -> Any:
+def kernel_frame() -> Any:
     """The innermost frame outside Remora and Triton."""
     frame: Any = sys._getframe(1)
     while frame is not None:
         package = frame.f_globals.get("__name__", "").partition(".")[0]
         inside = frame.f_globals.get("__name__", "").startswith("remora.kernels")
-        if inside or package not in ("remora", "triton"):
+        if inside or package not in ("remora", "triton", "contextlib"):
             return frame
         frame = frame.f_back
     return None
@@ -400,7 +406,7 @@ class Op:
     def _interpreter(self) -> Any:
         """The interpreter's semantics, when a kernel is being interpreted."""
         interpreter = sys.modules.get("triton.runtime.interpreter")
-        if interpreter is None or not _is_called_by(interpreter):
+        if interpreter is None or not (strands.current() or _is_called_by(interpreter)):
             raise NeedsCompiler(
                 f"{self.name} was called outside a kernel",
                 hint="call it in a @triton.jit function; to run kernels with the reference "

@@ -8,15 +8,18 @@ several times, and the names that it assigns are its own.
 
 from __future__ import annotations
 
+import functools
 import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
+from copy import copy as copy_of
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from remora.dsl import carrier
-from remora.dsl.op import Call, Op, check_name, register, require_lowering
+from remora.dsl.bodies import run_apart
+from remora.dsl.op import Call, Op, check_name, kernel_frame, register, require_lowering
 from remora.errors import LanguageError, PluginError
 
 if TYPE_CHECKING:
@@ -25,6 +28,10 @@ if TYPE_CHECKING:
     from remora.dsl.lowering import CustomOp
 
 _local = threading.local()
+
+
+class _Over(BaseException):
+    """Leaves the body of a region that has been run already."""
 
 
 def _stack() -> list[Region]:
@@ -77,7 +84,8 @@ class Region(AbstractContextManager["Region"]):
     call: the use. copies: how often the body is visited, with ``copy`` counting
     from 0. attributes: constants for the pass that takes the region apart.
     on_open, on_close: called at the ends of each copy; the region is not among the
-    open ones then.
+    open ones then. is_over: under the reference meaning, whether the body has been run
+    (``run_apart``) and is skipped.
     """
 
     def __init__(
@@ -92,6 +100,7 @@ class Region(AbstractContextManager["Region"]):
         self.call = call
         self.copies = copies
         self.copy = 0
+        self.is_over = False
         self.attributes = attributes
         self.inner: list[Region] = []  # regions that were opened within
         self.node: Any = None
@@ -106,14 +115,7 @@ class Region(AbstractContextManager["Region"]):
 
     def __enter__(self) -> Region:
         if self.call.interpreted:
-            from remora.dsl.reference import machine
-
-            if self.call.op.references is not None:
-                self._reference = self.call.op.references(machine(self.call), self)
-                self._reference.__enter__()
-            if self._on_open is not None:
-                self._on_open(self)
-            _stack().append(self)
+            self._enter_interpreted()
             return self
         for copy in range(self.copies):
             self._open(copy)
@@ -122,13 +124,52 @@ class Region(AbstractContextManager["Region"]):
                 self._close()
         return self
 
-    def __exit__(self, *error: object) -> None:
+    def __exit__(self, *error: Any) -> bool | None:
         if not self.call.interpreted:
             self._close()
-            return
+            return None
         _stack().remove(self)
+        is_over = error[0] is _Over
         if self._reference is not None:
-            self._reference.__exit__(*error)
+            self._reference.__exit__(*((None, None, None) if is_over else error))
+        return is_over
+
+    def _enter_interpreted(self) -> None:
+        from remora.dsl.reference import machine
+
+        within = _stack()
+        if within and within[-1].is_over:
+            raise _Over
+        if self._on_open is not None:
+            self._on_open(self)
+        within.append(self)
+        if self.call.op.references is not None:
+            try:
+                self._reference = self.call.op.references(machine(self.call), self)
+                self._reference.__enter__()
+            except BaseException:
+                within.remove(self)
+                raise
+
+    def run_apart(self, spawn: Callable[[Any, Callable[[], None]], None]) -> None:
+        """Under the reference meaning, run the body, but hand each ``with`` in it over.
+
+        Args:
+            spawn: is given what stands after the ``with`` (a ``Region``, where it is a word of
+                this kind), and what runs the statement, in any thread, once for each of its copies.
+                Names have there the values that they have now.
+
+        For the word's ``.reference``, which sets ``is_over`` when all of them have been run.
+        """
+        within = list(_stack())
+
+        def hand_over(word: Any, run: Callable[[Any], None]) -> None:
+            for copy in range(getattr(word, "copies", 1)):
+                given = copy_of(word)
+                given.copy = copy
+                spawn(given, functools.partial(_run_within, within, run, given))
+
+        run_apart(kernel_frame(), self.call.op.__name__, hand_over)
 
     def _open(self, copy: int) -> None:
         self.copy = copy
@@ -169,6 +210,16 @@ class Region(AbstractContextManager["Region"]):
         attributes = {"edge": edge, "copy": self.copy, **self.attributes}
         symbol = carrier.Symbol(op.name, op.__module__, "", attributes)
         carrier.emit(symbol, [], [], generator=self.call.generator)
+
+
+def _run_within(within: list[Region], run: Callable[[Any], None], region: Any) -> None:
+    """Run a statement as one that stands in regions."""
+    before = list(_stack())
+    _stack()[:] = within
+    try:
+        run(region)
+    finally:
+        _stack()[:] = before
 
 
 class _Left:

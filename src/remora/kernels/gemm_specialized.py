@@ -413,9 +413,9 @@ def _put(
 
 
 @triton.jit
-def hand_over(c_desc, buffer, values, batch, row, column):
-    """Give a part of the result to the copy engine."""
-    tlx.async_descriptor_store_wait(0)  # the store before has read the buffer
+def hand_over(c_desc, buffer, values, batch, row, column, OTHERS: tl.constexpr = 0):
+    """Give a part of the result to the copy engine; OTHERS: buffers in turn with this one."""
+    tlx.async_descriptor_store_wait(OTHERS)  # the last store from this buffer has read it
     tlx.local_store(buffer, values.to(tlx.dtype_of(c_desc)))
     tlx.fence_async_shared()
     if len(c_desc.block_shape) == 3:

@@ -365,10 +365,14 @@ def _launch_specialized(
     rows, b_block = config.block_m // 2, [config.block_k, config.block_n]
     descriptors: list[Any] = [None, None, None]
     if kind == "rows":
-        descriptors[0] = TensorDescriptor.from_tensor(a, [rows, config.block_k])
-        descriptors[1] = TensorDescriptor.from_tensor(
-            b.mT if b_by_column else b, [1, *(b_block[::-1] if b_by_column else b_block)]
+        tf32 = a.dtype == torch.float32
+        descriptors[0] = TensorDescriptor.from_tensor(
+            a, [rows, config.block_k], round_f32_to_tf32=tf32
         )
+        descriptors[1] = TensorDescriptor.from_tensor(
+            b.mT if b_by_column else b, [1, *(b_block[::-1] if b_by_column else b_block)],
+            round_f32_to_tf32=tf32,
+        )  # fmt: skip
     if kind != "list":
         block = [rows, config.block_n // config.subtiles]
         descriptors[2] = TensorDescriptor.from_tensor(c.view(-1, n), block)

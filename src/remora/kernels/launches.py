@@ -13,6 +13,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from remora.errors import KernelArgumentError
 from remora.kernels.config import Config
+from remora.kernels.gemm_blackwell import gemm_blackwell
 from remora.kernels.gemm_specialized import gemm_specialized
 from remora.kernels.operands import Operand, Product
 
@@ -67,8 +68,15 @@ def pipelined(kernel: Any, product: Product, config: Config, extra: Extra) -> La
     return launch
 
 
-def check_described(product: Product) -> None:
+#: Bytes of the elements of which the unit multiplies matrices whose K is not contiguous: wgmma,
+#: tcgen05.
+WGMMA_TURNS, TCGEN05_TURNS = (2,), (1, 2)
+
+
+def check_described(product: Product, turned: tuple[int, ...] = WGMMA_TURNS) -> None:
     """Refuse operands that the kernels whose warps have tasks of their own cannot take.
+
+    turned: bytes of elements whose K need not be contiguous.
 
     Raises:
         KernelArgumentError: says which, and why.
@@ -82,7 +90,7 @@ def check_described(product: Product) -> None:
                 "begin at one; or use another schedule",
             )
     for name, along_k, x in (("a", "rows", product.a), ("b", "columns", product.b)):
-        if x.tensor.element_size() != 2 and x.by_column == (name == "a"):
+        if x.tensor.element_size() not in turned and x.by_column == (name == "a"):
             raise KernelArgumentError(
                 f"{name} is of {x.tensor.dtype} and its {along_k} are not contiguous",
                 where=_WHERE,
@@ -112,13 +120,15 @@ def _check_shares(product: Product, config: Config, rows: int) -> None:
 def _descriptor_of(operand: Operand, rows: int, columns: int) -> Callable[[Any], TensorDescriptor]:
     """Makes an operand's descriptor, of blocks in the order that it is stored in."""
     block = [columns, rows] if operand.by_column else [rows, columns]
-    return _descriptor(operand.described, block)
+    return _descriptor(operand.described, block, rounded=operand.rounded)
 
 
-def _descriptor(x: Any, block: list[int]) -> Callable[[Any], TensorDescriptor]:
+def _descriptor(
+    x: Any, block: list[int], rounded: bool = False
+) -> Callable[[Any], TensorDescriptor]:
     shape, strides = list(x.shape), list(x.stride())
     block = [1] * (x.dim() - 2) + block
-    return lambda tensor: TensorDescriptor(tensor, shape, strides, block)
+    return lambda tensor: TensorDescriptor(tensor, shape, strides, block, round_f32_to_tf32=rounded)
 
 
 def specialized(product: Product, config: Config, extra: Extra) -> Launch:
@@ -177,6 +187,39 @@ def specialized(product: Product, config: Config, extra: Extra) -> Launch:
     return launch
 
 
+def blackwell(product: Product, config: Config, extra: Extra) -> Launch:
+    """The launch of the kernel for Blackwell; a cluster of (2, 1) is a pair.
+
+    Raises:
+        KernelArgumentError: it cannot take the operands.
+    """
+    check_described(product, TCGEN05_TURNS)
+    a, b, c = product.a, product.b, product.c
+    described = product.c_described
+    ctas = config.cluster[0]
+    a_desc = _descriptor_of(a, config.block_m, config.block_k)
+    b_desc = _descriptor_of(b, config.block_k, config.block_n // ctas)
+    c_block = [config.block_m, config.block_n // config.subtiles]
+    c_desc = _descriptor(c, c_block) if described else lambda tensor: tensor
+    tiles = parts_of(product.m, config.block_m * ctas) * parts_of(product.n, config.block_n)
+    grid = (product.batches * tiles * ctas,)
+    given = dict(
+        M=product.m, N=product.n, K=product.k,
+        **dict(zip(("stride_cb", "stride_cm", "stride_cn"), product.c_strides(), strict=True)),
+        **config.arguments(), SUBTILES=config.subtiles, A_BY_COLUMN=a.by_column,
+        B_BY_COLUMN=b.by_column, A_BATCHED=a.batched, B_BATCHED=b.batched, C_DESCRIBED=described,
+        ACC=product.accumulator, PAIR=ctas == 2, EPILOGUE=extra.epilogue, INDEX=product.index,
+        num_warps=4, ctas_per_cga=(ctas, 1, 1),
+    )  # fmt: skip
+
+    def launch(a: Any, b: Any, c: Any, extra: Extra) -> None:
+        gemm_blackwell[grid](
+            a_desc(a), b_desc(b), c_desc(c), extra.scale_a, extra.scale_b, extra.args, **given
+        )
+
+    return launch
+
+
 def _even(tiles: int, clusters: int) -> int:
     """How many clusters are launched for so many tiles, each in turn, at most ``clusters``.
 
@@ -210,12 +253,13 @@ def _clusters_at_a_time(device: int, size: int) -> int:
 
 
 def launched(product: Product, config: Config, extra: Extra) -> Launch:
-    """Launch ``specialized``, with as many stages as fit; what was launched."""
+    """Launch ``specialized`` or ``blackwell``, with as many stages as fit; what was launched."""
     # Scales, what an epilogue loads, and what the copy engine does not store, go through shared
     # memory.
     may_be_less = extra != Extra() or not product.c_described
+    prepare = blackwell if config.schedule == "blackwell" else specialized
     while True:
-        launch = specialized(product, config, extra)
+        launch = prepare(product, config, extra)
         try:
             launch(product.a.tensor, product.b.tensor, product.c, extra)
         except OutOfResources:

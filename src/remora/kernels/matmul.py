@@ -11,10 +11,19 @@ import triton
 from remora.errors import KernelArgumentError
 from remora.kernels import tuning
 from remora.kernels.config import Config
-from remora.kernels.gemm_blackwell import gemm_blackwell, launch_blackwell
 from remora.kernels.gemm_cdna import gemm_direct, gemm_staged
 from remora.kernels.gemm_hopper import gemm_pipelined
-from remora.kernels.launches import Extra, Launch, check_described, launched, pipelined
+from remora.kernels.gemm_stock import gemm_stock
+from remora.kernels.launches import (
+    TCGEN05_TURNS,
+    WGMMA_TURNS,
+    Extra,
+    Launch,
+    check_described,
+    launched,
+    parts_of,
+    pipelined,
+)
 from remora.kernels.operands import Product, product_of, scale_of
 
 _WHERE = "remora.kernels.matmul"
@@ -43,10 +52,11 @@ def specialized_config(element_bytes: int, result_bytes: int) -> Config:
 def blackwell_config(m: int, element_bytes: int, result_bytes: int) -> Config:
     """The configuration for Blackwell: two CTAs share a tile, where there are rows for both.
 
-    Sizes are bytes of an element; a stage is 48 KiB, or of two CTAs 32 KiB in each.
+    Sizes are bytes of an element; a stage is 48 KiB, or of two CTAs 32 KiB in each. Beside the
+    stages the result has 32 KiB.
     """
     ctas, stages = (2, 6) if m > 128 else (1, 4)
-    subtiles = 8 if result_bytes > 2 else 4
+    subtiles = 4 * parts_of(result_bytes, 2)
     return Config(
         128, 256, 128 // element_bytes, 8, stages, 4, "blackwell", subtiles, cluster=(ctas, 1)
     )
@@ -144,7 +154,7 @@ def matmul(
     with _on(a.device):
         kernel, config = _choose(product, extra, config)
         launch = _run(kernel, product, config, extra)
-    if launch is not None and key is not None:
+    if key is not None:
         if len(_KNOWN) >= _MOST_KNOWN:
             _KNOWN.clear()
         strides = [s if s is None else (None, *s[1:]) for s in (extra.scale_a, extra.scale_b)]
@@ -200,11 +210,8 @@ def _on(device: Any) -> Any:
     return torch.cuda.device(device)
 
 
-def _run(kernel: Any, product: Product, config: Config, extra: Extra) -> Launch | None:
+def _run(kernel: Any, product: Product, config: Config, extra: Extra) -> Launch:
     """Launch the kernel that a configuration asks for; ``kernel`` is the pipelined one."""
-    if config.schedule == "blackwell":
-        launch_blackwell(product, config, extra == Extra())
-        return None
     if config.schedule == "pipelined":
         launch = pipelined(kernel, product, config, extra)
         launch(product.a.tensor, product.b.tensor, product.c, extra)
@@ -212,10 +219,13 @@ def _run(kernel: Any, product: Product, config: Config, extra: Extra) -> Launch 
     return launched(product, config, extra)
 
 
-def can_be_specialized(product: Product) -> bool:
-    """Whether the kernels whose warps have tasks of their own take a product."""
+def can_be_specialized(product: Product, turned: tuple[int, ...] = WGMMA_TURNS) -> bool:
+    """Whether the kernels whose warps have tasks of their own take a product.
+
+    turned: see ``check_described``.
+    """
     try:
-        check_described(product)
+        check_described(product, turned)
     except KernelArgumentError:
         return False
     return True
@@ -241,10 +251,11 @@ def _choose(product: Product, extra: Extra, config: Config | str | None) -> tupl
             )
         return gemm_pipelined, given or Config(64, 64, 128 // size, 4, 3, 4)
     target = triton.runtime.driver.active.get_current_target()
+    _check_schedule(given, target)
     if target.backend == "cuda" and target.arch == 90:
         return gemm_pipelined, given or _for_hopper(product, extra, measured=config == "auto")
     if target.backend == "cuda" and target.arch in (100, 103):
-        return gemm_blackwell, given or blackwell_config(product.m, size, product.c.element_size())
+        return gemm_stock, given or _for_blackwell(product, extra, target.arch)
     if target.backend == "hip" and target.arch in ("gfx942", "gfx950"):
         m, n, k = product.m, product.n, product.k
         chosen = given or cdna_config(m, n, k, size, target.arch)
@@ -254,6 +265,31 @@ def _choose(product: Product, extra: Extra, config: Config | str | None) -> tupl
         where=_WHERE,
         hint="Hopper (cuda:90), Blackwell (cuda:100), CDNA 3 (hip:gfx942) or CDNA 4 (hip:gfx950)",
     )
+
+
+def _check_schedule(given: Config | None, target: Any) -> None:
+    """Refuse a schedule that the target has no kernel for."""
+    if given is None or given.schedule == "pipelined":
+        return
+    there = {90: ("cooperative", "pingpong"), 100: ("blackwell",), 103: ("blackwell",)}
+    schedules = there.get(target.arch, ())
+    if given.schedule not in schedules:
+        raise KernelArgumentError(
+            f"config.schedule is {given.schedule!r}, on {target.backend}:{target.arch}",
+            where=_WHERE,
+            hint="there are " + ", ".join(map(repr, ("pipelined", *schedules))),
+        )
+
+
+def _for_blackwell(product: Product, extra: Extra, arch: int) -> Config:
+    """The configuration that is chosen: plain Triton's where the matrix unit is not reached."""
+    size = product.a.tensor.element_size()
+    integers = not product.a.tensor.dtype.is_floating_point
+    if not can_be_specialized(product, TCGEN05_TURNS) or (integers and arch != 100):
+        return Config(128, 128, 128 // size, 8, 3, 8)
+    config = blackwell_config(product.m, size, product.c.element_size())
+    # What an epilogue loads takes registers beside the sums.
+    return config if extra.epilogue is None else replace(config, subtiles=2 * config.subtiles)
 
 
 def _for_hopper(product: Product, extra: Extra, *, measured: bool) -> Config:

@@ -40,6 +40,11 @@ class Operand:
         """Whether each product has a matrix of its own."""
         return bool(self.tensor.dim() == 3)
 
+    @property
+    def rounded(self) -> bool:
+        """Whether the copy engine rounds it to tf32, whose bits the matrix units cut off."""
+        return self.tensor.element_size() == 4 and self.tensor.is_floating_point()
+
     def strides(self) -> tuple[int, int, int]:
         """From matrix to matrix, row to row and column to column, in elements."""
         stride = self.tensor.stride()
@@ -48,7 +53,8 @@ class Operand:
     def descriptor(self, rows: int, columns: int) -> TensorDescriptor:
         """A descriptor of blocks of rows and columns; in the order that they are stored in."""
         block = [columns, rows] if self.by_column else [rows, columns]
-        return TensorDescriptor.from_tensor(self.described, [1, *block] if self.batched else block)
+        block = [1, *block] if self.batched else block
+        return TensorDescriptor.from_tensor(self.described, block, round_f32_to_tf32=self.rounded)
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ def release(call: Call, bar: Any) -> None:
 
 @release.reference
 def _release(machine: Machine, bar: Barrier) -> None:
-    bar.arrive()
+    bar.arrive(machine.strand.release())
 
 
 @release.lowering("cuda:90")

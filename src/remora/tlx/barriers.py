@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 from triton.language import core as tl
 
 from remora.dsl import Call, describe, op
-from remora.dsl.reference import Machine
-from remora.errors import UnsupportedByTarget, WaitNeverEnds, WrongShape, WrongType
+from remora.dsl.reference import Machine, Queue
+from remora.dsl.strands import Clock, join
+from remora.errors import UnsupportedByTarget, WrongShape, WrongType
 from remora.tlx.buffers import LOWERED_IN
-from remora.tlx.ranks import rank_of, require_own
+from remora.tlx.ranks import program_of, rank_of
 from remora.tlx.types import BarrierType, RemoteBarrierType
 from remora.tlx_plugin import FROM_HOPPER_ON
 
@@ -216,18 +219,23 @@ class Barrier:
 
     phases: how many have completed. pending: arrivals that the current one lacks.
     bytes: bytes of copies that it expects still.
-    queue: the machine's queue of the copies that complete it; each is a group.
-    commits: arrivals that follow products of Blackwell's matrix unit, in flight.
+    queue: the copies that complete it; each is a group. commits: queues of products that an
+    arrival follows, in flight. arriving, completed: what is known of the current phase, and of
+    those before.
     """
 
-    def __init__(self, count: int, queue: str, where: str) -> None:
+    def __init__(self, count: int, where: str) -> None:
         self.count = self.pending = count
-        self.queue = queue
         self.where = where
-        self.phases = self.bytes = self.in_flight = self.commits = 0
+        self.phases = self.bytes = 0
+        self.queue = Queue()
+        self.commits: deque[Queue] = deque()
+        self.arriving: Clock = {}
+        self.completed: Clock = {}
 
-    def arrive(self, count: int = 1) -> None:
-        """Count arrivals."""
+    def arrive(self, clock: Clock, count: int = 1) -> None:
+        """Count arrivals; clock: what comes before them."""
+        join(self.arriving, clock)
         self.pending -= count
         self._complete()
 
@@ -235,44 +243,45 @@ class Barrier:
         """Have the phase wait for bytes too."""
         self.bytes += count
 
-    def complete(self, count: int) -> None:
-        """Bytes have been copied."""
-        self.bytes -= count
-        self._complete()
-
     def _complete(self) -> None:
         if self.pending <= 0 and not self.bytes:
             self.phases += 1
             self.pending = self.count
+            join(self.completed, self.arriving)
+            self.arriving = {}
 
     def later(self, machine: Machine, run: Any, size: int, **touched: Any) -> None:
         """An asynchronous copy of ``size`` bytes that completes on this barrier."""
 
         def copy() -> None:
             run()
-            self.complete(size)
+            self.bytes -= size
+            join(self.arriving, effect.clock)
+            self._complete()
 
-        machine.later(self.queue, copy, **touched)
+        effect = machine.later(self.queue, copy, **touched)
         machine.close_group(self.queue)
-        self.in_flight += 1
 
     def wait(self, machine: Machine, parity: int) -> None:
         """Make copies and products happen, in order, until the phase of that parity is complete."""
-        while self.phases % 2 == parity and (self.in_flight or self.commits):
-            if self.in_flight:
-                self.in_flight -= 1
-                machine.wait(self.queue, self.in_flight)
+        while self.phases % 2 == parity:
+            if self.queue.groups:
+                self.queue.happen()
+            elif self.commits:
+                self.commits[0].happen()
             else:
-                machine.happen("tcgen05")
-        if self.phases % 2 == parity:
-            machine.call.fail(
-                WaitNeverEnds,
-                f"the wait for phase {parity} never ends: the barrier of {self.where} has "
-                f"completed {self.phases} phases, and the current one lacks {self.pending} of "
-                f"{self.count} arrivals and {self.bytes} bytes",
-                hint="under the reference meaning tasks and programs run one after the other: "
-                "what a wait waits for has to come before it",
-            )
+                machine.block(
+                    lambda: bool(self.phases % 2 != parity or self.queue.groups or self.commits),
+                    lambda: self._lacks(parity),
+                )
+        machine.strand.acquire(self.completed)
+
+    def _lacks(self, parity: int) -> str:
+        return (
+            f"waits for phase {parity} of the barrier of {self.where}, which has completed "
+            f"{self.phases} phases; the current one lacks {self.pending} of {self.count} arrivals "
+            f"and {self.bytes} bytes"
+        )
 
 
 @alloc_barriers.reference
@@ -280,17 +289,16 @@ class Barrier:
 def _allocated(
     machine: Machine, shape: tuple[int, ...], dtype: str, num: int, arrive_count: int
 ) -> list[Barrier]:
-    number = machine.state.get("barriers", 0)
-    machine.state["barriers"] = number + num
     where = machine.call.where
-    return [Barrier(arrive_count, f"mbarrier {number + i}", where) for i in range(num)]
+    return [machine.make(Barrier(arrive_count, where)) for _ in range(num)]
 
 
 @barrier_expect_bytes.reference
 def _expect(machine: Machine, bar: Barrier, pred: Any = True, *, size: int) -> None:
     if pred:
         bar.expect(size)
-        bar.arrive()
+        bar.arrive(machine.strand.release())
+        machine.give_way()
 
 
 @barrier_wait.reference
@@ -310,9 +318,10 @@ def _arrive(
     remote: bool = False,
 ) -> None:
     if rank is not None:
-        require_own(machine, rank)
+        bar = machine.elsewhere(bar, program_of(machine, rank))
     threads = 32 * machine.call.num_warps if is_warp_barrier else 1
-    bar.arrive(arrive_count * threads)
+    bar.arrive(machine.strand.release(), arrive_count * threads)
+    machine.give_way()
 
 
 # --- named barriers ----------------------------------------------------------------------------
@@ -361,37 +370,54 @@ def named_barrier_arrive(call: Call, bar: Any, arrive_count: Any) -> None:
     _named(call, bar, arrive_count)
 
 
-def _meet(
+class _Named:
+    """A named barrier under the reference meaning: threads that arrived; rounds that are over."""
+
+    def __init__(self) -> None:
+        self.arrived = self.rounds = 0
+        self.arriving: Clock = {}
+        self.completed: Clock = {}
+
+    def arrive(self, clock: Clock, threads: int, wanted: int) -> None:
+        join(self.arriving, clock)
+        self.arrived += threads
+        if self.arrived >= wanted:
+            self.arrived -= wanted
+            self.rounds += 1
+            join(self.completed, self.arriving)
+            self.arriving = {}
+
+
+def _arrived(
     machine: Machine, operands: tuple[Any, ...], number: int | None, threads: int | None
-) -> tuple[int, int, dict[int, int]]:
-    """The barrier, how many threads it takes, and who arrived at each barrier, counting these."""
+) -> tuple[_Named, int, Callable[[], str]]:
+    """Arrive at a named barrier; returns it, the round before, and what the round lacks."""
     rest = [int(v) for v in operands]
     number = rest.pop(0) if number is None else number
-    threads = rest.pop(0) if threads is None else threads
-    arrived: dict[int, int] = machine.state.setdefault("named barriers", {})
-    arrived[number] = arrived.get(number, 0) + 32 * machine.call.num_warps
-    return number, threads, arrived
+    wanted = rest.pop(0) if threads is None else threads
+    bar: _Named = machine.state.setdefault("named barriers", {}).setdefault(number, _Named())
+    before = bar.rounds
+    bar.arrive(machine.strand.release(), 32 * machine.call.num_warps, wanted)
+    return (
+        bar,
+        before,
+        lambda: (
+            f"waits at named barrier {number}, where {bar.arrived} of {wanted} threads have arrived"
+        ),
+    )
 
 
 @named_barrier_wait.reference
 def _named_wait(machine: Machine, *operands: Any, id: int | None, threads: int | None) -> None:
-    number, wanted, arrived = _meet(machine, operands, id, threads)
-    if arrived[number] < wanted:
-        machine.call.fail(
-            WaitNeverEnds,
-            f"the wait never ends: {arrived[number]} of {wanted} threads have arrived at named "
-            f"barrier {number}",
-            hint="under the reference meaning tasks run one after the other: what a wait waits "
-            "for has to come before it",
-        )
-    arrived[number] -= wanted
+    bar, before, lacks = _arrived(machine, operands, id, threads)
+    machine.block(lambda: bar.rounds > before, lacks)
+    machine.strand.acquire(bar.completed)
 
 
 @named_barrier_arrive.reference
 def _named_arrive(machine: Machine, *operands: Any, id: int | None, threads: int | None) -> None:
-    number, wanted, arrived = _meet(machine, operands, id, threads)
-    if arrived[number] >= wanted:
-        arrived[number] -= wanted
+    _arrived(machine, operands, id, threads)
+    machine.give_way()
 
 
 # --- fences ------------------------------------------------------------------------------------

@@ -198,6 +198,10 @@ class Buffers:
         """Lie over memory, from now on."""
         self._memory, self._placement = memory, placement
 
+    def memories(self) -> list[np.ndarray[Any, Any]]:
+        """The arrays that it lies in."""
+        return [self._memory]
+
     @property
     def is_contiguous(self) -> bool:
         """Whether the buffers lie one after the other."""
@@ -229,20 +233,23 @@ class TensorBuffers(Buffers):
     lanes = LANES
 
     def _bytes(self, dtype: Any) -> int:
-        self._scales: list[Any] | None = None
+        self._scales: np.ndarray[Any, Any] | None = None
         if are_scales(dtype):
-            whole = (self.num, *self.shape)
-            self._scales = list(np.full(whole, 0xFF, np.uint8).view(self.kind))
+            self._scales = np.full((self.num, *self.shape), 0xFF, np.uint8)
         return columns(self.shape, bits(dtype), are_scales(dtype)) * COLUMN_BYTES
 
     def __getitem__(self, index: int) -> np.ndarray[Any, Any]:
         if self._scales is not None:
-            scales: np.ndarray[Any, Any] = self._scales[index]
+            scales: np.ndarray[Any, Any] = self._scales[index].view(self.kind)
             return scales
         start = self._placement.start(index, self.size) // LANES
         rows, length = self.shape
         lanes = self._memory.reshape(LANES, -1)[:rows, start:][:, : length * self.kind.itemsize]
         return lanes.view(self.kind)
+
+    def memories(self) -> list[np.ndarray[Any, Any]]:
+        """See ``Buffers``."""
+        return super().memories() if self._scales is None else [self._scales]
 
     def reread(self, shape: tuple[int, ...], dtype: Any, num: int) -> Any:
         """The same columns as other buffers, or as one (``num`` is 0)."""
@@ -264,6 +271,8 @@ def _alloc(
 ) -> Buffers:
     made = TensorBuffers if storage == "tmem" else Buffers
     buffers = made(shape, DTYPES[dtype], num)
+    for memory in buffers.memories():
+        machine.make(memory)
     if reuse is None:
         return buffers
     if isinstance(reuse, Storage):

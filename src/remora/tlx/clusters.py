@@ -9,11 +9,12 @@ from triton.language import core as tl
 
 from remora.dsl import Call, op
 from remora.dsl.reference import Machine
-from remora.errors import UnsupportedByTarget, WrongDtype, WrongShape, WrongType
+from remora.dsl.strands import Clock, Strand, Team, join
+from remora.errors import WrongDtype, WrongShape, WrongType
 from remora.tlx.barriers import Barrier
 from remora.tlx.barriers import barrier as barrier_
 from remora.tlx.buffers import LOWERED_IN, view
-from remora.tlx.ranks import place, rank_of, require_clusters, require_own
+from remora.tlx.ranks import place, program_of, rank_of, require_clusters
 from remora.tlx.types import BarrierType, BufferType, RemoteBarrierType
 
 
@@ -51,15 +52,39 @@ def cluster_barrier(call: Call) -> None:
     call.emit()
 
 
+class _Meeting:
+    """Who has come to the cluster's barrier; rounds that are over, and what is known of them."""
+
+    def __init__(self) -> None:
+        self.here: set[Strand] = set()
+        self.rounds = 0
+        self.arriving: Clock = {}
+        self.completed: Clock = {}
+
+    def missing(self, team: Team) -> list[Strand]:
+        """Who has not come; programs that have ended need not."""
+        return [s for s in team.members() if s not in self.here and not (s.is_program and s.ended)]
+
+
 @cluster_barrier.reference
 def _meet(machine: Machine) -> None:
-    if place()[1] > 1:
-        machine.call.fail(
-            UnsupportedByTarget,
-            f"a cluster of {place()[1]} CTAs cannot meet: under the reference meaning CTAs run "
-            "one after the other",
-            hint="run it on a GPU, or with clusters of one CTA",
-        )
+    team, strand = machine.team, machine.strand
+    meeting: _Meeting = team.state.setdefault("cluster barrier", _Meeting())
+    before = meeting.rounds
+    meeting.here.add(strand)
+    join(meeting.arriving, strand.release())
+    machine.block(
+        lambda: meeting.rounds > before or not meeting.missing(team),
+        lambda: (
+            "waits at the cluster's barrier for " + ", ".join(s.name for s in meeting.missing(team))
+        ),
+    )
+    if meeting.rounds == before:  # the first one that goes on ends the round
+        meeting.rounds += 1
+        meeting.here.clear()
+        join(meeting.completed, meeting.arriving)
+        meeting.arriving = {}
+    strand.acquire(meeting.completed)
 
 
 @op("tlx.fence_mbarrier_init_cluster", lowered_in=LOWERED_IN)
@@ -105,9 +130,9 @@ def remote_shmem_store(call: Call, dst: Any, src: Any, remote_cta_rank: Any) -> 
 
 @remote_shmem_store.reference
 def _store(machine: Machine, value: Any, buffer: np.ndarray[Any, Any], rank: Any) -> None:
-    require_own(machine, rank)
-    machine.touch(writes=[buffer])
-    buffer[...] = value
+    there = machine.array_elsewhere(buffer, program_of(machine, rank))
+    machine.touch(writes=[there])
+    there[...] = value
 
 
 @op("tlx.async_remote_shmem_store", lowered_in=LOWERED_IN)
@@ -139,13 +164,13 @@ def async_remote_shmem_store(
 def _store_later(
     machine: Machine, value: Any, buffer: np.ndarray[Any, Any], rank: Any, bar: Barrier
 ) -> None:
-    require_own(machine, rank)
-    copied = np.array(value)
+    program = program_of(machine, rank)
+    there, copied = machine.array_elsewhere(buffer, program), np.array(value)
 
     def copy() -> None:
-        buffer[...] = copied
+        there[...] = copied
 
-    bar.later(machine, copy, buffer.nbytes, writes=[buffer])
+    machine.elsewhere(bar, program).later(machine, copy, buffer.nbytes, writes=[there])
 
 
 @op("tlx.async_remote_shmem_copy", lowered_in=LOWERED_IN)
@@ -179,12 +204,15 @@ def _copy_later(
     rank: Any,
     bar: Barrier,
 ) -> None:
-    require_own(machine, rank)
+    program = program_of(machine, rank)
+    there = machine.array_elsewhere(to, program)
 
     def copy() -> None:
-        to[...] = buffer
+        there[...] = buffer
 
-    bar.later(machine, copy, buffer.nbytes, reads=[buffer], writes=[to])
+    machine.elsewhere(bar, program).later(
+        machine, copy, buffer.nbytes, reads=[buffer], writes=[there]
+    )
 
 
 @op("tlx.remote_view", lowered_in=LOWERED_IN)
@@ -212,5 +240,4 @@ def remote_view(call: Call, local_allocated_buffer: Any, remote_cta_rank: Any) -
 
 @remote_view.reference
 def _seen(machine: Machine, bar: Barrier, rank: Any) -> Barrier:
-    require_own(machine, rank)
-    return bar
+    return machine.elsewhere(bar, program_of(machine, rank))

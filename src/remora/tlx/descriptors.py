@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
@@ -15,7 +16,7 @@ from remora.dsl.reference import Machine, numpy_dtype
 from remora.errors import WrongDtype, WrongShape, WrongType
 from remora.tlx.barriers import Barrier, barrier, predicate, require_barriers
 from remora.tlx.buffers import LOWERED_IN, view
-from remora.tlx.ranks import rank_of, require_own
+from remora.tlx.ranks import first_of_pair, program_of, rank_of
 from remora.tlx.targets import require_pair
 from remora.tlx.types import bits
 
@@ -432,15 +433,17 @@ def _load(
 ) -> None:
     offsets, ranks, pred = rest[:rank], rest[rank : rank + targets], rest[rank + targets :]
     _check_aligned(machine.call, int(offsets[-1]), buffer.itemsize)
-    for number in ranks:
-        require_own(machine, number)
     if pred and not pred[0]:
         return
+    programs = [program_of(machine, r) for r in ranks] or [machine.strand.place]
+    for program in programs:
+        to = machine.array_elsewhere(buffer, program)
+        counts = machine.elsewhere(bar, first_of_pair(machine, program) if pair else program)
+        counts.later(machine, functools.partial(_bring, desc, offsets, to), to.nbytes, writes=[to])
 
-    def copy() -> None:
-        buffer[...] = read_box(desc, offsets).view(buffer.dtype).reshape(buffer.shape)
 
-    bar.later(machine, copy, buffer.nbytes, writes=[buffer])
+def _bring(desc: Any, offsets: Any, to: Any) -> None:
+    to[...] = read_box(desc, offsets).view(to.dtype).reshape(to.shape)
 
 
 @async_descriptor_store.reference

@@ -173,7 +173,7 @@ def _read(call: Call, given: Handle, block: tuple[int, ...], dtype: Any) -> Any:
         call.fail(
             WaitNeverEnds,
             "no tensor descriptor was made in that place before",
-            hint="tlx.make_tensor_descriptor makes one; tasks run one after the other here",
+            hint="tlx.make_tensor_descriptor makes one; another task may read it after a barrier",
         )
     if block_shape(made) != block or made.dtype != dtype:
         call.fail(

@@ -86,7 +86,8 @@ def async_dot(
             the next: each has its rows of A and acc, and half of B's columns. The first one's
             is the product; its barriers are both CTAs'.
         force_async: Blackwell's, constant: without barriers the product is done when it
-            returns, unless this is True: ``tcgen05_commit`` says when it is.
+            returns, unless this is True: ``tcgen05_commit`` says when it is. One of two CTAs
+            has barriers, or this.
         input_precision: "tf32" for fp32 operands; no other is to be had.
         out_dtype: Hopper's: of the sum where ``acc`` is left out.
 
@@ -96,7 +97,8 @@ def async_dot(
 
     Hopper: M is a multiple of 64, N of 8, K of 32 bytes. Operands: fp16, bf16, fp32 (as
     tf32), fp8e4nv, fp8e5, int8, both of one type (fp8 may mix).
-    Blackwell: M is 64 or 128, N a multiple of 8 or 16, K of 32 bytes; no int8.
+    Blackwell: M is 64 or 128, N a multiple of 8 or 16, K of 32 bytes. Operands as Hopper's, but
+    for sm_103, which has no int8.
     """
     if is_tensor_product(call, acc):
         return product(

@@ -12,10 +12,12 @@ from __future__ import annotations
 
 import copy
 import functools
+import inspect
+import itertools
 import math
 import re
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from typing import Any
 
@@ -24,6 +26,8 @@ from triton import knobs
 from triton import language as tl
 from triton.runtime import driver
 
+from remora.dsl.op import reference_warps
+from remora.dsl.reference import run_together
 from remora.errors import KernelArgumentError, PipelineError, UnsupportedByTarget
 from remora.pipeline import Pipeline, attach
 
@@ -39,8 +43,58 @@ MOST_CTAS = 8
 
 Size = tuple[int, int, int]
 
-#: Under the reference meaning: the size of the clusters of the launch that is running.
+#: Under the reference meaning: the size of the clusters of the launch that is running, and its
+#: clusters, where the launch knows them.
 reference_cluster: ContextVar[Size] = ContextVar("remora.tlx.cluster", default=(1, 1, 1))
+reference_clusters: ContextVar[Clusters | None] = ContextVar("remora.tlx.clusters", default=None)
+
+
+class Clusters:
+    """A kernel's programs under the reference meaning, cluster by cluster.
+
+    Called for each program of the grid, in order: the first one of a cluster runs all of it, the
+    others have run by then. A cluster whose place another one has taken does not run.
+    """
+
+    def __init__(self, function: Any, size: Size) -> None:
+        # What Triton's executor of grids reads off a function.
+        functools.update_wrapper(self, function)
+        self.__globals__ = function.__globals__
+        self.__signature__ = inspect.signature(function)
+        self._function, self._size = function, size
+        self._begun: set[Size] = set()
+
+    def __call__(self, **arguments: Any) -> None:
+        from triton.runtime.interpreter import interpreter_builder
+
+        place = interpreter_builder.grid_idx
+        if any(p % n for p, n in zip(place, self._size, strict=True)) or place in self._begun:
+            return
+        self._begun.add(place)
+        token = reference_clusters.set(self)
+        try:
+            if self._size == (1, 1, 1):
+                self._function(**arguments)
+            else:
+                run_together(list(self._of(place)), functools.partial(self._function, **arguments))
+        finally:
+            reference_clusters.reset(token)
+
+    def _of(self, first: Size) -> Iterator[Size]:
+        """The programs of a cluster, by rank."""
+        for z, y, x in itertools.product(*map(range, reversed(self._size))):
+            yield first[0] + x, first[1] + y, first[2] + z
+
+    def take(self) -> Size | None:
+        """Take the place of the next cluster that has not begun: its first program's."""
+        from triton.runtime.interpreter import interpreter_builder
+
+        extents = zip(interpreter_builder.grid_dim, self._size, strict=True)
+        for x, y, z in itertools.product(*(range(0, n, step) for n, step in extents)):
+            if (x, y, z) not in self._begun:
+                self._begun.add((x, y, z))
+                return x, y, z
+        return None
 
 
 def cluster_size(value: Any) -> Size:
@@ -175,9 +229,12 @@ def _clustered(stock: Any) -> Any:
         def run(self, *args: Any, **kwargs: Any) -> Any:
             kwargs.pop(_LAUNCH_CLUSTER, None)
             value = kwargs.pop(OPTION, None)
-            if value is None:
-                return super().run(*args, **kwargs)
-            return _launch(self, cluster_size(value), args, kwargs)
+            size = (1, 1, 1) if value is None else cluster_size(value)
+            if knobs.runtime.interpret:
+                return _interpret(self, size, args, kwargs)
+            return (
+                super().run(*args, **kwargs) if value is None else _launch(self, size, args, kwargs)
+            )
 
     Clustered.__name__ = stock.__name__  # Triton asks for it
     return Clustered
@@ -187,20 +244,39 @@ def _launch(kernel: Any, size: Size, args: Any, kwargs: dict[str, Any]) -> Any:
     """A kernel's ``run`` in clusters of a size."""
     if size == (1, 1, 1):
         return kernel.run(*args, **kwargs)  # a CTA without a cluster is a cluster of one
+    _check_option(size, kwargs)
+    _check_target(size)
+    return _in_clusters(kernel, size).run(*args, **kwargs)
+
+
+def _check_option(size: Size, kwargs: dict[str, Any]) -> None:
     if kwargs.get("num_ctas", 1) != 1:
         raise KernelArgumentError(
             f"num_ctas={kwargs['num_ctas']} and {OPTION}={size} are both given",
             hint=f"{OPTION} makes clusters of programs of one CTA: leave num_ctas out",
         )
     kwargs["grid"] = _whole_clusters(kwargs["grid"], size)
-    if not knobs.runtime.interpret:
-        _check_target(size)
-        return _in_clusters(kernel, size).run(*args, **kwargs)
-    token = reference_cluster.set(size)
+
+
+def _interpret(kernel: Any, size: Size, args: Any, kwargs: dict[str, Any]) -> None:
+    """A kernel's ``run`` with the reference meaning, as Triton's ``InterpretedFunction`` has it."""
+    from triton.runtime.interpreter import GridExecutor
+
+    grid, warmup = kwargs.pop("grid"), kwargs.pop("warmup")
+    if warmup:
+        return
+    if size != (1, 1, 1):
+        kwargs["grid"] = grid
+        _check_option(size, kwargs)
+        grid = kwargs.pop("grid")
+    cluster = reference_cluster.set(size)
+    warps = reference_warps.set(kwargs.get("num_warps", 4))
     try:
-        return kernel.run(*args, **{k: v for k, v in kwargs.items() if k != "num_ctas"})
+        programs = Clusters(kernel.rewrite(), size)
+        GridExecutor(programs, kernel.arg_names, grid, kernel.pre_run_hooks)(*args, **kwargs)
     finally:
-        reference_cluster.reset(token)
+        reference_cluster.reset(cluster)
+        reference_warps.reset(warps)
 
 
 def _in_clusters(kernel: Any, size: Size) -> Any:

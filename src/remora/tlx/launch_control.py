@@ -7,9 +7,11 @@ out: a cluster asks for another one's place (producer), and all its tasks read w
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 from triton.language import core as tl
 
 from remora.dsl import Call, describe, op
@@ -25,6 +27,8 @@ from remora.tlx.barriers import (
 )
 from remora.tlx.buffers import LOWERED_IN, local_alloc, local_view, view
 from remora.tlx.clusters import cluster_cta_rank
+from remora.tlx.launch import reference_cluster, reference_clusters
+from remora.tlx.ranks import grid, place, program_of
 from remora.tlx_plugin import BLACKWELL
 
 # Bytes of an answer (PTX ISA, clusterlaunchcontrol.try_cancel): two 64-bit words here.
@@ -182,13 +186,22 @@ def clc_issue(call: Call, response: Any, barrier_: Any, multi_ctas: Any = False)
 
 
 @clc_issue.reference
-def _refused(machine: Machine, response: Any, bar: Barrier, several: bool) -> None:
-    """No program takes another's place: the machine may always answer so."""
-
-    def answer() -> None:
-        response[...] = 0
-
-    bar.later(machine, answer, _ANSWER, writes=[response])
+def _issue(machine: Machine, response: Any, bar: Barrier, several: bool) -> None:
+    """The next cluster's place is taken; or none, where the launch does not know its clusters."""
+    own = machine.strand.place
+    programs = [own]
+    if several:
+        programs = [program_of(machine, rank) for rank in range(place()[1])]
+        if own != programs[0]:  # the first one asks, for all
+            return
+    clusters = reference_clusters.get()
+    taken = clusters.take() if clusters is not None else None
+    answer = 0 if taken is None else 1 + int(np.ravel_multi_index(taken, grid()))
+    for program in programs:
+        to = machine.array_elsewhere(response, program)
+        machine.elsewhere(bar, program).later(
+            machine, functools.partial(to.fill, answer), _ANSWER, writes=[to]
+        )
 
 
 @op("tlx.clc_consumer", lowered_in=LOWERED_IN)
@@ -211,7 +224,8 @@ def clc_consumer(
         its ``program_id(0)``, an int32: of a cluster of several CTAs the one in this CTA's
         place. Or three of them, of all axes.
 
-    Under the reference meaning -1: every program runs its own tile.
+    Under the reference meaning one cluster runs at a time, so that it takes the places of all that
+    follow; but -1 where the kernel is not a ``tlx.jit`` one: its programs are started by Triton.
     """
     several = call.constant("multi_ctas", multi_ctas, bool)
     axes = 3 if call.constant("return_3d", return_3d, bool) else 1
@@ -240,6 +254,9 @@ def clc_query(call: Call, response: Any, axis: Any = 0) -> Any:
 
 
 @clc_query.reference
-def _none(machine: Machine, response: Any, axis: int) -> int:
+def _taken(machine: Machine, response: Any, axis: int) -> int:
     machine.touch(reads=[response])
-    return -1
+    if not response[0]:
+        return -1
+    first = np.unravel_index(int(response[0]) - 1, grid())
+    return int(first[axis]) + machine.strand.place[axis] % reference_cluster.get()[axis]

@@ -71,7 +71,7 @@ def async_dot_scaled(
             ``local_store`` put them; ``tmem_copy`` brings as many bytes as 128 have.
         A_format, B_format: constants: "e4m3", "e5m2" (mxfp8) or "e2m1". e2m1 beside fp8 lies in
             shared memory 8 bytes of 16: a buffer takes twice its bytes. K is a multiple of 128
-            then, and both are in shared memory.
+            then.
         use_acc, pred, mBarriers, force_async: as of ``async_dot``.
         two_ctas: as of ``async_dot``: B is half of N, the other CTA has the rest; the scales are
             of all of N, in both CTAs.
@@ -89,16 +89,10 @@ def async_dot_scaled(
     a, b = view(call, "A", A, tensor_memory=True), view(call, "B", B)
     total = sum_of(call, acc)
     formats = [_format(call, n, f, x) for n, f, x in (("A", A_format, a), ("B", B_format, b))]
-    if pair and is_mixed(formats):
-        call.fail(
-            WrongDtype,
-            f"A is of {formats[0]} and B of {formats[1]}, in a product of two CTAs",
-            hint="of two CTAs e4m3 and e5m2 mix, e2m1 goes with itself; of one all mix",
-        )
-    if a.type.in_tensor_memory and "e2m1" in formats:
+    if a.type.in_tensor_memory and formats[0] == "e2m1":
         call.fail(
             WrongType,
-            "A is in tensor memory, in a product of e2m1",
+            "A is in tensor memory, and of e2m1",
             hint="keep it in tlx.storage_kind.smem",
         )
     m, n, k = _check_shapes(call, a, b, total, formats, pair)
@@ -263,18 +257,18 @@ def _multiply(
     barriers: int, use_acc: bool | None, pred: bool, pair: bool, is_async: bool,
     formats: tuple[str, str], block: int, exact: tuple[bool, bool],
 ) -> None:  # fmt: skip
-    def multiply() -> Array:
-        x = _numbers(a, formats[0])
-        y = _numbers(b.T, formats[1])
+    def multiply(rows: Array, row_scale: Array, column_scale: Array, columns: list[Array]) -> Array:
+        x = _numbers(rows, formats[0])
+        y = np.vstack([_numbers(part.T, formats[1]) for part in columns])
         # Two's powers change no bit of the sum's terms; ue4m3 scales are in fp32 too.
-        x = x * np.repeat(_scales(a_scale, x.shape, block), block, axis=1)
-        y = y * np.repeat(_scales(b_scale, y.shape, block), block, axis=1)
+        x = x * np.repeat(_scales(row_scale, x.shape, block), block, axis=1)
+        y = y * np.repeat(_scales(column_scale, y.shape, block), block, axis=1)
         product: Array = x @ y.T
         return product
 
     later_product(
-        machine, a, b, total, rest, barriers, use_acc, pred, is_async, multiply,
-        also=(a_scale, b_scale),
+        machine, [a, a_scale, b_scale, total], [b], rest, barriers, use_acc, pred, pair, is_async,
+        multiply,
     )  # fmt: skip
 
 

@@ -389,18 +389,20 @@ class Storage:
             self.tree = joined(self.tree, self.members.index(over), len(self.members))
         self.members.append(member)
         member.storage = self
-        self.lay(machine.call.where)
+        self.lay(machine)
 
-    def lay(self, where: str) -> None:
+    def lay(self, machine: Machine) -> None:
         """Place the allocations; what the memory held stays where no place changes."""
         laid = plan([(m.size, m.num) for m in self.members], self.tree)
         sizes = [(str(m), m.size * m.num) for m in self.members]
-        check_size(self.limit, laid.needed, sizes, where)
+        check_size(self.limit, laid.needed, sizes, machine.call.where)
         shapes = [(self.lanes, size // self.lanes) for size in laid.blocks]
         old, self.blocks = self.blocks, [np.full(shape, 0xFF, np.uint8) for shape in shapes]
         for new, before in zip(self.blocks, old, strict=False):
             kept = min(new.shape[1], before.shape[1])
             new[:, :kept] = before[:, :kept]
+        for block in self.blocks:
+            machine.make(block)
         for member, placement in zip(self.members, laid.placements, strict=True):
             member.lie(self.blocks[placement.block].reshape(-1), placement)
 
@@ -414,7 +416,7 @@ def _spec(machine: Machine, bytes: int | None, storage: str) -> Storage:
 def _overlap(machine: Machine, storage: Storage, *buffers: Any, tree: Tree) -> None:
     check_group(storage.tree, storage.members, buffers, machine.call.where)
     storage.tree = renamed(tree, [storage.members.index(b) for b in buffers])
-    storage.lay(machine.call.where)
+    storage.lay(machine)
 
 
 def check_group(known: Tree | None, members: Sequence[Any], group: Any, where: str) -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from triton.language import core as tl
 
 from remora.dsl import Call, Region, op, open_regions, region
+from remora.dsl.reference import Machine
 from remora.errors import TasksDoNotFit, UnsupportedByTarget, WrongShape, WrongType
 from remora.tlx.buffers import LOWERED_IN
 from remora.tlx_plugin import FROM_HOPPER_ON
@@ -45,6 +48,29 @@ def async_tasks(
     ):
         call.constant(name, value, bool)
     return Region(call, on_open=_check_alone, on_close=None if call.interpreted else _check_sums)
+
+
+@async_tasks.reference
+@contextmanager
+def _together(machine: Machine, tasks: Region) -> Iterator[None]:
+    """Run the tasks against each other, where the statement begins."""
+    bodies: list[tuple[str, Callable[[], None]]] = []
+
+    def spawn(task: Any, run: Callable[[], None]) -> None:
+        if not isinstance(task, Region) or task.call.op is not async_task:
+            tasks.call.fail(
+                WrongType,
+                "between tasks nothing stands",
+                hint="write `with tlx.async_task(...):` for each task, and nothing else",
+            )
+        line = task.call.where.rpartition(":")[2]
+        copy = f", copy {task.copy}" * (task.copies > 1)
+        bodies.append((f"the task at line {line}{copy}", run))
+
+    tasks.run_apart(spawn)
+    machine.fork(bodies)
+    tasks.is_over = True
+    yield
 
 
 def _check_alone(tasks: Region) -> None:
@@ -105,7 +131,6 @@ def async_task(
                 f"the default task has the program's {call.num_warps} warps, not {warps}",
                 hint="leave num_warps out",
             )
-        _check_copies(call, copies)
         return Region(
             call,
             copies=copies,
@@ -123,19 +148,9 @@ def async_task(
             f"num_warps has to be a power of two, it is {warps}",
             hint=f"{1 << max(warps, 1).bit_length() - 1}, or {1 << max(warps, 1).bit_length()}",
         )
-    _check_copies(call, copies)
     return Region(
         call, copies=copies, on_open=_check_place, default=False, num_warps=warps, num_regs=regs
     )
-
-
-def _check_copies(call: Call, copies: int) -> None:
-    if call.interpreted and copies > 1:
-        call.fail(
-            UnsupportedByTarget,
-            "the reference meaning runs a task's body once: it has no replicas",
-            hint="under TRITON_INTERPRET=1 set replicate=1",
-        )
 
 
 def _check_place(task: Region) -> None:

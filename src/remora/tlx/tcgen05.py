@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from remora.dsl.reference import Machine
 from remora.errors import UnsupportedByTarget, WrongDtype, WrongShape, WrongType
 from remora.tlx.barriers import Barrier, barrier, predicate
 from remora.tlx.buffers import LOWERED_IN, view
+from remora.tlx.ranks import pair_of
 from remora.tlx.targets import require_pair, require_tensor_memory
 from remora.tlx.types import are_scales, bits
 
@@ -25,6 +27,7 @@ _SUMS = {
     tl.float32: (tl.float32,),
     tl.float8e4nv: (tl.float32, tl.float16),
     tl.float8e5: (tl.float32, tl.float16),
+    tl.int8: (tl.int32,),
 }
 
 
@@ -66,6 +69,12 @@ def emit_product(
         require_pair(call)
     bars = barriers(call, mBarriers)
     is_async = call.constant("force_async", force_async, bool) or bool(bars)
+    if pair and not is_async:
+        call.fail(
+            WrongType,
+            "a product of two CTAs has neither mBarriers nor force_async: nothing waits for it",
+            hint="mBarriers=[...], or force_async=True and tlx.tcgen05_commit(..., two_ctas=True)",
+        )
     flag = tl._unwrap_if_constexpr(use_acc)
     flag = True if flag is None else flag
     accumulates: bool | None = bool(flag) if isinstance(flag, bool | int) else None
@@ -172,7 +181,13 @@ def _check_dtypes(call: Call, a: Any, b: Any, total: Any, input_precision: Any) 
                 f"{name} is of {x.dtype}, which the matrix unit does not multiply",
                 hint="one of " + ", ".join(map(str, _SUMS)),
             )
-    if a.dtype != b.dtype and not bits(a.dtype) == bits(b.dtype) == 8:
+    if a.dtype == tl.int8 and not call.interpreted and int(call.target.arch) != 100:
+        call.fail(
+            UnsupportedByTarget,
+            f"tcgen05 of sm_{call.target.arch} multiplies no int8",
+            hint="load both operands with tlx.local_load and use tl.dot",
+        )
+    if a.dtype != b.dtype and not (a.dtype.is_fp8() and b.dtype.is_fp8()):
         call.fail(
             WrongDtype,
             f"A is of {a.dtype} and B of {b.dtype}",
@@ -183,7 +198,7 @@ def _check_dtypes(call: Call, a: Any, b: Any, total: Any, input_precision: Any) 
             WrongDtype,
             f"acc is of {total.dtype}, products of {a.dtype} are summed in "
             + " or ".join(map(str, _SUMS[a.dtype])),
-            hint="allocate it with tl.float32",
+            hint=f"allocate it with tl.{_SUMS[a.dtype][0].name}",
         )
     precision = tl._unwrap_if_constexpr(input_precision)
     if a.dtype == tl.float32 and precision not in (None, "tf32"):
@@ -217,53 +232,78 @@ def _multiply(
     is_async: bool,
 ) -> None:
     later_product(
-        machine, a, b, total, rest, barriers, use_acc, pred, is_async,
-        lambda: _wide(a) @ _wide(b),
+        machine, [a, total], [b], rest, barriers, use_acc, pred, pair, is_async,
+        lambda rows, columns: _wide(rows) @ np.hstack([_wide(part) for part in columns]),
     )  # fmt: skip
 
 
 def later_product(
-    machine: Machine, a: Any, b: Any, total: Any, rest: Any, barriers: int,
-    use_acc: bool | None, pred: bool, is_async: bool, multiply: Any, also: Any = (),
+    machine: Machine, own: list[Any], columns: list[Any], rest: Any, barriers: int,
+    use_acc: bool | None, pred: bool, pair: bool, is_async: bool, multiply: Any,
 ) -> None:  # fmt: skip
     """A product in flight, and its arrivals.
 
-    rest: the barriers, then what is not constant of use_acc and pred. multiply: gives the
-    product; also: what it reads besides the operands.
+    own: what a CTA has for its rows, the last of which is the sum. columns: B. rest: the
+    barriers, then what is not constant of use_acc and pred. multiply: gives the product of
+    what is in ``own`` but the sum, and of B's parts, of which a pair has two.
     """
     bars, flags = rest[:barriers], [bool(f) for f in rest[barriers:]]
     accumulates = flags[0] if use_acc is None else use_acc
     if pred and not flags[-1]:
         return
+    programs = _issuing(machine, pair)
+    if not programs:  # the other CTA's is the product
+        return
+    halves = [machine.array_elsewhere(b, program) for program in programs for b in columns]
+    rows = [[machine.array_elsewhere(x, program) for x in own] for program in programs]
 
     def run() -> None:
-        product = multiply()
-        before = total.astype(np.float32) if accumulates else np.float32(0)
-        total[...] = (product + before).astype(total.dtype)
+        for *given, total in rows:
+            product = multiply(*given, halves)
+            if accumulates:
+                product = product + total.astype(product.dtype)
+            total[...] = product.astype(total.dtype)
 
-    reads = [a, b, *also, *([total] if accumulates else [])]
-    machine.later(QUEUE, run, reads=reads, writes=[total], in_order=True)
+    totals = [total for *_, total in rows]
+    reads = [*halves, *(x for given in rows for x in given[: None if accumulates else -1])]
+    machine.later(QUEUE, run, reads=reads, writes=totals, in_order=True)
     machine.close_group(QUEUE)
     for bar in bars:
-        commit(machine, bar)
+        commit(machine, bar, pair)
     if not is_async:
         machine.wait(QUEUE, 0)
 
 
-def commit(machine: Machine, bar: Barrier) -> None:
-    """An arrival at a barrier after all that is in the matrix unit."""
-    bar.commits += 1
+def _issuing(machine: Machine, pair: bool) -> Sequence[Any]:
+    """The programs that an instruction of this one is of: none, where it is the other's."""
+    if not pair:
+        return [machine.strand.place]
+    programs = pair_of(machine)
+    return programs if programs[0] == machine.strand.place else []
+
+
+def commit(machine: Machine, bar: Barrier, pair: bool) -> None:
+    """An arrival at a barrier after all that is in the matrix unit; of a pair, at both CTAs'."""
+    for program in _issuing(machine, pair):
+        _commit_to(machine, machine.elsewhere(bar, program))
+
+
+def _commit_to(machine: Machine, bar: Barrier) -> None:
+    queue = machine.queue(QUEUE)
+    bar.commits.append(queue)
 
     def arrive() -> None:
-        bar.commits -= 1
-        bar.arrive()
+        bar.commits.remove(queue)
+        bar.arrive(effect.clock)
 
-    machine.later(QUEUE, arrive)
+    effect = machine.later(QUEUE, arrive, in_order=True)
     machine.close_group(QUEUE)
 
 
 def _wide(array: Any) -> Any:
-    """fp32, as the matrix unit reads it: of fp32 the low 13 bits of the mantissa do not count."""
+    """int32 of integers; else fp32, of which the low 13 bits of the mantissa do not count."""
+    if array.dtype == np.int8:
+        return array.astype(np.int32)
     if array.dtype != np.float32:
         return array.astype(np.float32)
     raw = np.ascontiguousarray(array).view(np.uint32) & np.uint32(0xFFFFE000)
@@ -291,7 +331,7 @@ def tcgen05_commit(call: Call, mBarrier: Any, two_ctas: Any = False) -> None:
 
 @tcgen05_commit.reference
 def _commit(machine: Machine, bar: Barrier, pair: bool) -> None:
-    commit(machine, bar)
+    commit(machine, bar, pair)
 
 
 @op("tlx.tmem_copy", lowered_in=LOWERED_IN)
@@ -299,8 +339,10 @@ def tmem_copy(call: Call, src: Any, dst: Any) -> None:
     """Copy from shared to tensor memory, asynchronously.
 
     Args:
-        src: one buffer in shared memory, of the bytes of ``dst``: of its shape; of scales in the
-            order in which the matrix unit reads them, 32 rows by 4 at a time.
+        src: one buffer in shared memory, of dst's shape. Of scales any shape of as many bytes but
+            dst's own, in the order in which the matrix unit reads them, 32 rows of 16 bytes at a
+            time; n of those, (32 n, 16), may be fewer than there are: the first 4 n scales of each
+            of 128 rows.
         dst: one buffer in tensor memory, of elements of the same width.
 
     Products that come after it in the task read what it copied; for others
@@ -320,8 +362,10 @@ def tmem_copy(call: Call, src: Any, dst: Any) -> None:
             f"src is of {source.dtype}, dst of {to.dtype}",
             hint="give both elements of one width",
         )
-    scales = are_scales(to.dtype)
-    if (np.prod(source.shape) != np.prod(to.shape)) if scales else (source.shape != to.shape):
+    scales = 0
+    if are_scales(to.dtype):
+        scales = _scales_copied(call, source, to)
+    elif source.shape != to.shape:
         call.fail(
             WrongShape,
             f"src is of shape {source.shape}, dst of {to.shape}",
@@ -330,10 +374,38 @@ def tmem_copy(call: Call, src: Any, dst: Any) -> None:
     call.emit([source, to], scales=scales)
 
 
+#: What the matrix unit reads of scales at a time: 32 rows of 16 bytes, as 128 rows by 4.
+_GROUP = (32, 16)
+
+
+def _scales_copied(call: Call, source: Any, to: Any) -> int:
+    """How many scales of each row a copy brings."""
+    rows, length = whole_rows(to.shape)
+    size = int(np.prod(source.shape))
+    packed = len(source.shape) == 2 and source.shape[1] == _GROUP[1] and not source.shape[0] % 32
+    fits = size == rows * length or (packed and to.shape[0] == 128 and size < rows * length)
+    if not fits or (source.shape == to.shape and not packed):
+        call.fail(
+            WrongShape,
+            f"src is of shape {source.shape}, dst of {to.shape}",
+            hint="scales are copied in the order in which the unit reads them, (32 n, 16) or "
+            "(1, rows // 128, scales // 4, 2, 256); tlx.local_store takes (rows, scales)",
+        )
+    return size // rows
+
+
 @tmem_copy.reference
-def _copy(machine: Machine, source: Any, to: Any, scales: bool) -> None:
+def _copy(machine: Machine, source: Any, to: Any, scales: int) -> None:
     def run() -> None:
-        to[...] = unpacked(source, whole_rows(to.shape)).reshape(to.shape) if scales else source
+        if not scales:
+            to[...] = source
+            return
+        rows, length = whole_rows(to.shape)
+        new = unpacked(source, (rows, scales))
+        if scales == length:
+            to[...] = new.reshape(to.shape)
+        else:
+            to[:, :scales] = new
 
     machine.later(QUEUE, run, reads=[source], writes=[to], in_order=True)
     machine.close_group(QUEUE)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,7 +12,7 @@ from triton.language import core as tl
 
 from remora.dsl import Call, op
 from remora.dsl.reference import Machine, numpy_dtype
-from remora.errors import WrongDtype, WrongShape, WrongType
+from remora.errors import NotConstant, WrongDtype, WrongShape, WrongType
 from remora.tlx.buffers import DTYPES, LOWERED_IN, Buffers, TensorBuffers, element_dtype, view
 from remora.tlx.layouts import shared_text
 from remora.tlx.storage import Placement
@@ -56,7 +57,8 @@ def local_slice(call: Call, buffer: Any, offset: Any, shape: Any) -> Any:
 
     Args:
         buffer: one buffer; in tensor memory all rows are in the part.
-        offset: constant: where the part begins, in each dimension; a multiple of its extent.
+        offset: where the part begins, in each dimension; a multiple of its extent. Constant, but
+            on AMD, where a part that is not a multiple is another one's elements.
         shape: constant: its extents, powers of two.
     """
     given = view(call, "buffer", buffer, tensor_memory=True)
@@ -69,11 +71,11 @@ def subslice(call: Call, local_allocated_buffer: Any, offset: Any, size: Any) ->
 
     Args:
         local_allocated_buffer: one buffer.
-        offset, size: constant: where the part begins, and its extent.
+        offset, size: where the part begins, and its extent, as of ``local_slice``.
     """
     buffer = view(call, "local_allocated_buffer", local_allocated_buffer, tensor_memory=True)
     kept = buffer.shape[:-1]
-    start = (*(0 for _ in kept), call.constant("offset", offset))
+    start = (*(0 for _ in kept), offset)
     return _slice(call, buffer, start, (*kept, call.constant("size", size)))
 
 
@@ -81,7 +83,8 @@ def _slice(call: Call, buffer: Any, offset: Any, shape: tuple[int, ...]) -> Any:
     given = tl._unwrap_if_constexpr(offset)
     if not isinstance(given, (tuple, list, tl.tuple)):
         call.fail(WrongType, f"offset has to be a tuple, it is {given!r}", hint="offset=(0, 64)")
-    start = tuple(call.constant(f"offset[{i}]", o) for i, o in enumerate(given))
+    at_run_time: list[Any] = []
+    start = tuple(_begin(call, f"offset[{i}]", o, at_run_time) for i, o in enumerate(given))
     if not len(start) == len(shape) == len(buffer.shape):
         call.fail(
             WrongShape,
@@ -90,24 +93,37 @@ def _slice(call: Call, buffer: Any, offset: Any, shape: tuple[int, ...]) -> Any:
             hint="give each dimension an offset and an extent",
         )
     for o, s, extent in zip(start, shape, buffer.shape, strict=True):
-        if s <= 0 or s & (s - 1) or o < 0 or o % s or o + s > extent:
+        begin = o or 0  # at run time: a multiple within the buffer
+        if s <= 0 or s & (s - 1) or begin < 0 or begin % s or begin + s > extent:
             call.fail(
                 WrongShape,
                 f"offset {start} and shape {shape} are no part of {buffer.type}",
                 hint="extents are powers of two, an offset is a multiple of its extent, and the "
                 "part ends within the buffer",
             )
-    return local_slice_emit(call, buffer, start, shape)
+    return local_slice_emit(call, buffer, start, shape, at_run_time)
+
+
+def _begin(call: Call, name: str, value: Any, at_run_time: list[Any]) -> int | None:
+    """Where a part begins; None, and an operand, where that is known at run time only."""
+    try:
+        return int(call.constant(name, value))
+    except NotConstant:
+        if call.target.backend != "hip":
+            raise
+    at_run_time.append(call.integer(name, value))
+    return None
 
 
 def local_slice_emit(
-    call: Call, buffer: Any, offset: tuple[int, ...], shape: tuple[int, ...]
-) -> Any:
-    """Emit a slice that has been checked."""
+    call: Call, buffer: Any, offset: tuple[int | None, ...], shape: tuple[int, ...],
+    at_run_time: Sequence[Any] = (),
+) -> Any:  # fmt: skip
+    """Emit a slice that has been checked; at_run_time: what is None in ``offset``."""
     kind = replace(buffer.type, shape=shape)
     if kind.in_tensor_memory:
         check_part(call, buffer.type, kind)
-    return call.emit([buffer], [kind], offset=offset, shape=shape)
+    return call.emit([buffer, *at_run_time], [kind], offset=offset, shape=shape)
 
 
 def _sliced(

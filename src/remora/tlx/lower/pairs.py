@@ -29,9 +29,9 @@ _STEP = 32
 # Of the instruction descriptor: A's and B's formats, and what is summed.
 _KINDS = {
     "f16": ("f16", 0), "bf16": ("f16", 1), "f32": ("tf32", 2),
-    "f8E4M3FN": ("f8f6f4", 0), "f8E5M2": ("f8f6f4", 1),
+    "f8E4M3FN": ("f8f6f4", 0), "f8E5M2": ("f8f6f4", 1), "i8": ("i8", 1),
 }  # fmt: skip
-_SUMS = {"f16": 0, "f32": 1}
+_SUMS = {"f16": 0, "f32": 1, "i32": 2}
 
 # Of the matrix descriptor: how rows are swizzled.
 _SWIZZLES = {128: 2, 64: 4, 32: 6}
@@ -59,7 +59,8 @@ class Operand:
         width = layout.swizzling
         # Rows lie in panels as wide as the swizzle, one panel after the other.
         panel = memdesc.whole[outer] * width
-        steps = range(memdesc.shape[k_dim] * memdesc.bits // 8 // _STEP)
+        size = memdesc.shape[k_dim] * memdesc.bits // 8
+        steps = range(size * (2 if layout.padded else 1) // _STEP)
         leading = 0
         if inner == k_dim:
             offsets = [s * _STEP % width + s * _STEP // width * panel for s in steps]

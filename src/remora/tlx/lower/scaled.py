@@ -96,7 +96,7 @@ def lower_product(op: CustomOp, builder: Builder, lowering: Lowering) -> None:
 
 
 # Of the instruction descriptor of block-scaled products: A's and B's formats.
-_KINDS = {"e4m3": 0, "e5m2": 1, "e2m1": 1}
+_KINDS = {"e4m3": 0, "e5m2": 1, "e2m1": 5}
 
 
 def _scaling_of_pair(
@@ -107,9 +107,11 @@ def _scaling_of_pair(
     In tensor memory 128 rows by 4 scales are 4 columns; of each 4 scales, first all rows.
     """
     formats, block = op.attributes["formats"], op.attributes["block"]
-    packed = FORMATS[formats[0]][1]
+    packed = 1 if is_mixed(formats) else FORMATS[formats[0]][1]
     a, _, total = (lowering.analysis.described(v) for v in op.operands[:3])
     m, n = total.shape
+    k = a.shape[1] * FORMATS[formats[0]][1]
+    kinds = [1 if packed == 2 else _KINDS[name] for name in formats]  # mxf4 has e2m1 alone
     copied = []
     for value, rows in zip(op.operands[3:5], (m, n), strict=True):
         kind: MemDesc = lowering.analysis.described(value)
@@ -142,10 +144,10 @@ def _scaling_of_pair(
     names = [first, first + (1 if copied[0][1] is None else 2)]
     each = 32 * packed // block  # scales of a row that an instruction reads
     instructions, places = [], []
-    for step in range(a.shape[1] // 32):
+    for step in range(k // (32 * packed)):
         column, which = divmod(step * each, 4)
         instructions.append(
-            which << 4 | _KINDS[formats[0]] << 7 | _KINDS[formats[1]] << 10 | n >> 3 << 17
+            which << 4 | kinds[0] << 7 | kinds[1] << 10 | n >> 3 << 17
             | (block == 32) << 23 | 2 * m >> 4 << 24 | which << 29
         )  # fmt: skip
         places.append(
@@ -154,9 +156,9 @@ def _scaling_of_pair(
                 for name, (*_, (rows, _)) in zip(names, copied, strict=True)
             )
         )
-    kind_ = {1: "mxf8f6f4", 2: "mxf4" if block == 32 else "mxf4nvf4"}[packed]
+    kind_name = {1: "mxf8f6f4", 2: "mxf4" if block == 32 else "mxf4nvf4"}[packed]
     return pairs.Scaling(
-        f"{kind_}.block_scale.scale_vec::{each}X", instructions, places, lines, operands
+        f"{kind_name}.block_scale.scale_vec::{each}X", instructions, places, lines, operands
     )
 
 

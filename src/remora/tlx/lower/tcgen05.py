@@ -92,13 +92,30 @@ def lower_commit(op: CustomOp, builder: Builder, lowering: Lowering) -> None:
 def lower_copy(op: CustomOp, builder: Builder, lowering: Lowering) -> None:
     """``ttng.tmem_copy``."""
     source, to = op.operands
-    if op.attributes["scales"]:
+    if scales := op.attributes["scales"]:
         kind: MemDesc = lowering.analysis.described(to)
         whole = replace(kind, shape=whole_rows(kind.shape))
-        if whole.shape != kind.shape:
+        if whole.shape[1] != scales:  # the first columns
+            whole = replace(kind, shape=(kind.shape[0], scales))
+            to = scales_part(builder, to, kind, whole, 0)
+        elif whole.shape != kind.shape:
             to = builder.value("ttg.memdesc_reinterpret", [to], whole.type)
         source = ordered_scales(builder, source, whole)
     builder.op("ttng.tmem_copy", [source, to])
+
+
+def scales_part(
+    builder: Builder, scales: SSAValue, whole: MemDesc, part: MemDesc, offset: int
+) -> SSAValue:
+    """Scales from number ``offset`` of each row on.
+
+    Four of each row are next to each other: the part is one of as many as there are.
+    """
+    several = replace(part.as_columns, num=whole.shape[1] // part.shape[1])
+    matrices = builder.value("ttg.memdesc_reinterpret", [scales], several.type)
+    number = builder.constant(offset // part.shape[1])
+    one = builder.value("ttg.memdesc_index", [matrices, number], part.as_columns.type)
+    return builder.value("ttg.memdesc_reinterpret", [one], part.type)
 
 
 def ordered_scales(builder: Builder, source: SSAValue, kind: MemDesc) -> SSAValue:

@@ -9,7 +9,7 @@ from xdsl.dialects.builtin import TensorType
 from xdsl.ir import Operation, SSAValue
 
 from remora.dsl.lowering import CustomOp, Lowering
-from remora.errors import ConflictingLayouts, WrongShape
+from remora.errors import ConflictingLayouts, UnsupportedByTarget, WrongShape
 from remora.host import features
 from remora.ir.build import Builder, attribute, i32, inherent, op_name
 from remora.tlx.buffers import local_alloc, local_load, local_store
@@ -17,6 +17,7 @@ from remora.tlx.lower import shared, views
 from remora.tlx.lower.layouts import MemDesc, with_encoding
 from remora.tlx.lower.lifetimes import keep_to_the_end
 from remora.tlx.lower.shared import segments
+from remora.tlx.lower.tcgen05 import scales_part
 from remora.tlx.lower.tensor_layouts import (
     TensorMatrix,
     TensorScales,
@@ -62,18 +63,10 @@ def lower_slice(op: CustomOp, builder: Builder, lowering: Lowering) -> SSAValue:
     if not kind.in_tensor_memory:
         return views.lower_slice(op, builder, lowering)
     if isinstance(kind.layout, TensorScales):
-        return _scales_part(builder, op, lowering.analysis.source_of(op), kind)
+        source: MemDesc = lowering.analysis.source_of(op)
+        return scales_part(builder, op.operands[0], source, kind, op.attributes["offset"][1])
     _check_rows(op, kind)
     return _part(builder, op.operands[0], op.attributes["offset"][1], kind)
-
-
-def _scales_part(builder: Builder, op: CustomOp, source: MemDesc, kind: MemDesc) -> SSAValue:
-    """Four scales of each row are next to each other: the part is one of as many as there are."""
-    several = replace(kind.as_columns, num=source.shape[1] // kind.shape[1])
-    matrices = builder.value("ttg.memdesc_reinterpret", op.operands, several.type)
-    number = builder.constant(op.attributes["offset"][1] // kind.shape[1])
-    one = builder.value("ttg.memdesc_index", [matrices, number], kind.as_columns.type)
-    return builder.value("ttg.memdesc_reinterpret", [one], kind.type)
 
 
 @local_reinterpret.lowering(*BLACKWELL)
@@ -123,6 +116,12 @@ def lower_load(op: CustomOp, builder: Builder, lowering: Lowering) -> SSAValue:
         return shared.lower_load(op, builder, lowering)
     kind: Any = op.results[0].type
     (matrix,) = op.operands
+    if isinstance(lowering.analysis.described(matrix).layout, TensorScales):
+        raise UnsupportedByTarget(
+            f"{op.name}: scales in tensor memory are read by the matrix unit alone",
+            where=op.where,
+            hint="keep what is to be loaded in shared memory, or in registers",
+        )
     if _is_halved(lowering, matrix):
         loaded = _whole_rows(op, builder, lowering, matrix)
     else:

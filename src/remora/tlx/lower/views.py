@@ -6,12 +6,13 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from xdsl.dialects.builtin import DenseArrayBase, IntegerType
-from xdsl.ir import Attribute, SSAValue
+from xdsl.dialects.builtin import DenseArrayBase, IntegerAttr, IntegerType
+from xdsl.ir import Attribute, Block, Region, SSAValue
+from xdsl.rewriter import InsertPoint
 
 from remora.dsl.lowering import CustomOp, Lowering
 from remora.errors import WrongShape, WrongType
-from remora.ir.build import Builder
+from remora.ir.build import Builder, attribute
 from remora.tlx.lower.layouts import (
     MemDesc,
     NvmmaShared,
@@ -192,9 +193,40 @@ def lower_slice(op: CustomOp, builder: Builder, lowering: Lowering) -> SSAValue:
             where=op.where,
             hint="make the part's extents and offset multiples of that",
         )
+    buffer, extents = op.operands[0], list(lowering.analysis.source_of(op).shape)
+    places = iter(op.operands[1:])
+    for dim in (d for d, begin in enumerate(offset) if begin is None):
+        place = next(places)
+        while extents[dim] > shape[dim]:
+            extents[dim] //= 2
+            buffer = _half(builder, buffer, place, dim, replace(memdesc, shape=tuple(extents)))
     return builder.value(
-        "ttg.memdesc_subslice", op.operands, memdesc.type, {"offsets": _integers(offset)}
-    )
+        "ttg.memdesc_subslice", [buffer], memdesc.type,
+        {"offsets": _integers(tuple(begin or 0 for begin in offset))},
+    )  # fmt: skip
+
+
+def _half(builder: Builder, buffer: SSAValue, place: SSAValue, dim: int, part: MemDesc) -> SSAValue:
+    """The half of a buffer along a dimension that holds a place that is known at run time.
+
+    ``ttg.memdesc_subslice`` takes constants only: a branch for each bit of the place. What
+    analyses of shared memory see are parts of the buffer.
+    """
+    extent = builder.constant(part.shape[dim])
+    bit = builder.value("arith.andi", [place, extent], place.type)
+    nonzero = {"predicate": IntegerAttr(1, 64)}
+    upper = builder.value("arith.cmpi", [bit, builder.constant(0)], attribute("i1"), nonzero)
+    regions = []
+    for begin in (part.shape[dim], 0):
+        offsets = tuple(begin if d == dim else 0 for d in range(len(part.shape)))
+        block = Block()
+        inner = Builder(InsertPoint.at_end(block), builder.location)
+        half = inner.value(
+            "ttg.memdesc_subslice", [buffer], part.type, {"offsets": _integers(offsets)}
+        )
+        inner.op("scf.yield", [half])
+        regions.append(Region(block))
+    return builder.op("scf.if", [upper], [part.type], None, regions).results[0]
 
 
 local_slice.lowering("cuda", "hip")(lower_slice)
