@@ -61,8 +61,8 @@ class Config:
     narrow: bool = False
     lazy: bool = True
     release: bool = True
-    skip: bool = True
-    integers: bool = True
+    relaxed: bool = False
+    integers: bool = False
 
 
 _CONFIGS = {
@@ -75,25 +75,8 @@ _CONFIGS = {
 }
 
 
-@dataclass(frozen=True)
-class BackwardConfig:
-    """How the gradients of up to 128 columns are cut on Hopper.
-
-    block_m: queries of a step.
-    """
-
-    block_m: int
-    order: int = 1
-    early: bool = False
-    flight: int = 0
-
-
-_BACKWARD = {
-    64: BackwardConfig(128),
-    80: BackwardConfig(64, 2, True, 2),
-    96: BackwardConfig(64, 2, True, 2),
-    128: BackwardConfig(64),
-}
+# Queries of a step of Hopper's backward kernel, for dimensions up to 128.
+_BACKWARD_BLOCK_M = {64: 128, 80: 64, 96: 64, 128: 64}
 
 
 @dataclass(frozen=True)
@@ -353,7 +336,7 @@ class Problem:
             "Q_STAGES": config.q_stages, "O_PARTS": config.o_parts,
             "REGISTERS": config.registers, "PINGPONG": config.pingpong,
             "LAZY": config.lazy, "RELEASE": config.release, "INTEGERS": config.integers,
-            "SKIP": config.skip and self.band.right is not None,
+            "RELAXED": config.relaxed,
             "HEADS_AT_ONCE": together, "TAIL": packed or self.longest_k % config.block_n != 0,
             "num_warps": 4,
         }  # fmt: skip
@@ -438,8 +421,7 @@ class Problem:
                 TAIL=packed or self.longest_k % 64 != 0, num_warps=4,
             )  # fmt: skip
         else:
-            config = _BACKWARD[self.dim]
-            dim, block_m = triton.next_power_of_2(self.dim), config.block_m
+            dim, block_m = triton.next_power_of_2(self.dim), _BACKWARD_BLOCK_M[self.dim]
             descriptors = [
                 self.described(x, rows, dim)
                 for x, rows in (
@@ -450,8 +432,7 @@ class Problem:
             kernel = attention_backward if dim == self.dim else backward_of(self.dim)
             kernel[(triton.cdiv(self.longest_k, 128), both // self.group)](
                 *descriptors, *rest, **self.constants, DIM=dim, REST=self.dim % 64,
-                BLOCK_M=block_m, STAGES=2, REGISTERS=240, AHEAD=config.order,
-                EARLY=config.early, FLIGHT=config.flight,
+                BLOCK_M=block_m, STAGES=2, REGISTERS=240,
                 TAIL=packed or self.longest_k % 128 != 0, num_warps=4,
             )  # fmt: skip
         torch.mul(sum_dq, self.scale, out=dq)

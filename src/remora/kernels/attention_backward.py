@@ -89,7 +89,7 @@ def attention_backward(
     q_desc, k_desc, v_desc, do_desc, dq_desc, dk_desc, dv_desc, lows, deltas,
     begins_q, begins_k, scale, HEADS, LENGTH_Q, LENGTH_K, TOTAL_Q, left, right, PADDED_Q,
     GROUP: tl.constexpr, DIM: tl.constexpr, REST: tl.constexpr, BLOCK_M: tl.constexpr,
-    STAGES: tl.constexpr, REGISTERS: tl.constexpr, AHEAD: tl.constexpr, EARLY: tl.constexpr, FLIGHT: tl.constexpr,
+    STAGES: tl.constexpr, REGISTERS: tl.constexpr,
     LEFT: tl.constexpr, RIGHT: tl.constexpr, TAIL: tl.constexpr, LOWER: tl.constexpr,
     PACKED: tl.constexpr,
 ):  # fmt: skip
@@ -98,10 +98,10 @@ def attention_backward(
     Descriptors as those of ``attention_forward``, all of DIM columns, a power of two (what a
     tensor lacks of it reads as zeros and is not written), of boxes of BLOCK_M rows (q, do) and 64
     rows (k, v, dk, dv); dq_desc: of fp32, zeros when it starts, that get the gradient of the
-    queries over scale, in boxes of 64 rows and DIM or (BLOCK_M 64) DIM // 2 columns. lows,
-    deltas: of ``negatives_of``. scale: as the user gave it. AHEAD: whether the scores of the next
-    step are worked out while the gradients of the queries are stored. Grid: (blocks of 128 keys,
-    batch * HEADS // GROUP).
+    queries over scale, in boxes of 64 rows and DIM or (BLOCK_M 64) DIM // 2 columns. REST: where
+    DIM is 128, how many of the second 64 columns the tensors have, 16 or 32; 0: all. lows, deltas:
+    of ``negatives_of``. scale: as the user gave it. Grid: (blocks of 128 keys, batch * HEADS //
+    GROUP).
     """
     dtype: tl.constexpr = tlx.dtype_of(q_desc)
     ks = tlx.local_alloc((KEYS, DIM), dtype, 2)
@@ -129,20 +129,20 @@ def attention_backward(
     )
     with tlx.async_tasks():
         with tlx.async_task("default"):
-            (_gather if AHEAD < 2 else _gather_late)(
+            _gather(
                 ks, vs, qs, dos, low_buffers, delta_buffers, dss, dqs,
                 k_full, q_full, q_empty, do_full, do_empty, dq_desc, dk_desc, dv_desc,
                 batch, kv_head, column, first, blocks, length_q, length_k, end_q, end_k, shift,
                 left, right, scale, 0,
-                GROUP, DIM, REST, BLOCK_M, STAGES, EARLY, FLIGHT, LEFT, RIGHT, TAIL, PACKED,
+                GROUP, DIM, REST, BLOCK_M, STAGES, LEFT, RIGHT, TAIL, PACKED,
             )  # fmt: skip
         with tlx.async_task(num_warps=4, num_regs=REGISTERS):
-            (_gather if AHEAD < 2 else _gather_late)(
+            _gather(
                 ks, vs, qs, dos, low_buffers, delta_buffers, dss, dqs,
                 k_full, q_full, q_empty, do_full, do_empty, dq_desc, dk_desc, dv_desc,
                 batch, kv_head, column, first, blocks, length_q, length_k, end_q, end_k, shift,
                 left, right, scale, 1,
-                GROUP, DIM, REST, BLOCK_M, STAGES, EARLY, FLIGHT, LEFT, RIGHT, TAIL, PACKED,
+                GROUP, DIM, REST, BLOCK_M, STAGES, LEFT, RIGHT, TAIL, PACKED,
             )  # fmt: skip
         with tlx.async_task(num_warps=1, num_regs=24):
             if blocks > 0:
@@ -213,98 +213,6 @@ def _hidden(
 
 
 @triton.jit
-def _gather(
-    ks, vs, qs, dos, low_buffers, delta_buffers, dss, dqs,
-    k_full, q_full, q_empty, do_full, do_empty, dq_desc, dk_desc, dv_desc,
-    batch, kv_head, column, first, blocks, length_q, length_k, end_q, end_k, shift,
-    left, right, scale,
-    ME: tl.constexpr, GROUP: tl.constexpr, DIM: tl.constexpr, REST: tl.constexpr,
-    BLOCK_M: tl.constexpr, STAGES: tl.constexpr, AHEAD: tl.constexpr, FLIGHT: tl.constexpr,
-    LEFT: tl.constexpr, RIGHT: tl.constexpr, TAIL: tl.constexpr, PACKED: tl.constexpr,
-):  # fmt: skip
-    """64 keys: their gradients, and half of those of the queries, of both consumers' keys."""
-    dtype: tl.constexpr = tlx.dtype_of(dk_desc)
-    BY_ROWS: tl.constexpr = BLOCK_M == 128
-    WIDTH: tl.constexpr = DIM if BY_ROWS else DIM // 2
-    factor = scale * 1.4426950408889634
-    dk = tl.zeros((KEYS, DIM), tl.float32)
-    dv = tl.zeros((KEYS, DIM), tl.float32)
-    steps = blocks * GROUP
-    if steps > 0:
-        tlx.barrier_wait(k_full[0], 0)
-        tl.assume(steps > 0)
-        if AHEAD:
-            tlx.barrier_wait(q_full[0], 0)
-            scores = tlx.async_dot(ks[ME], tlx.local_trans(qs[0]))
-            scores = tlx.async_dot_wait(0, scores)
-        for step in range(steps):
-            stage, phase = step % STAGES, (step // STAGES) & 1
-            head = kv_head * GROUP + step // blocks
-            row = first + step % blocks * BLOCK_M
-            if not AHEAD:
-                tlx.barrier_wait(q_full[stage], phase)
-                scores = tlx.async_dot(ks[ME], tlx.local_trans(qs[stage]))
-            tlx.barrier_wait(do_full[stage], phase)
-            changes = tlx.async_dot(vs[ME], tlx.local_trans(dos[stage]))
-            lows = tlx.local_load(low_buffers[stage])
-            if not AHEAD:
-                scores = tlx.async_dot_wait(1, scores)
-            scores = _hidden(
-                scores, row, column + ME * KEYS, length_k, shift, left, right, LEFT, RIGHT, TAIL
-            )
-            weights = tl.math.exp2(scores * factor + lows[None, :])
-            weights16 = weights.to(dtype)
-            dv = tlx.async_dot(weights16, dos[stage], dv)
-            if BY_ROWS:
-                weights = weights16.to(tl.float32)  # registers for both would be too many
-            deltas = tlx.local_load(delta_buffers[stage])
-            changes = tlx.async_dot_wait(1, changes)
-            changes16 = (weights * (changes + deltas[None, :])).to(dtype)
-            dk = tlx.async_dot(changes16, qs[stage], dk)
-            # Two buffers of each consumer: the other one may still read those of the step before.
-            half = step % 2 * 2
-            tlx.local_store(dss[half + ME], changes16)
-            tlx.fence_async_shared()
-            tlx.named_barrier_wait(_MEETING, 256)
-            dq = tl.zeros((64, WIDTH), tl.float32)
-            for part in tl.static_range(2):
-                if BY_ROWS:
-                    ds = tlx.local_slice(dss[half + part], [0, ME * 64], [KEYS, 64])
-                    dq = tlx.async_dot(tlx.local_trans(ds), ks[part], dq)
-                else:
-                    k = tlx.local_slice(ks[part], [0, ME * WIDTH], [KEYS, WIDTH])
-                    dq = tlx.async_dot(tlx.local_trans(dss[half + part]), k, dq)
-            dv = tlx.async_dot_wait(3, dv)
-            dk = tlx.async_dot_wait(2, dk)
-            release(do_empty[stage])
-            release(q_empty[stage])
-            if AHEAD:  # after the last step its own again
-                following = tl.minimum(step + 1, steps - 1)
-                tlx.barrier_wait(q_full[following % STAGES], (following // STAGES) & 1)
-                scores = tlx.async_dot(ks[ME], tlx.local_trans(qs[following % STAGES]))
-            dq = tlx.async_dot_wait(1 if AHEAD else 0, dq)
-            tlx.async_descriptor_store_wait(0)
-            tlx.local_store(dqs[ME], dq)
-            tlx.fence_async_shared()
-            at = row + ME * 64 if BY_ROWS else row
-            to = 0 if BY_ROWS else ME * WIDTH
-            store_rows(dq_desc, dqs[ME], batch, head, at, to, length_q, end_q, PACKED, "add")
-            if AHEAD:
-                # In flight round the loop it could not be: ptxas would move its registers.
-                scores = tlx.async_dot_wait(0, scores)
-
-    # The other consumer has read these keys for the last time.
-    tlx.named_barrier_wait(_MEETING, 256)
-    at = column + ME * KEYS
-    tlx.local_store(ks[ME], (dk * scale).to(dtype))
-    tlx.local_store(vs[ME], dv.to(dtype))
-    tlx.fence_async_shared()
-    _put(dk_desc, ks[ME], batch, kv_head, at, 0, length_k, end_k, PACKED)
-    _put(dv_desc, vs[ME], batch, kv_head, at, 0, length_k, end_k, PACKED)
-    tlx.async_descriptor_store_wait(0)
-
-
-@triton.jit
 def _columns(a, b, DIM: tl.constexpr, REST: tl.constexpr):
     """Start ``a @ b.T`` of the columns that are no padding: DIM, or with REST 64 + REST."""
     if REST == 0:
@@ -365,13 +273,13 @@ def _add(
 
 
 @triton.jit
-def _gather_late(
+def _gather(
     ks, vs, qs, dos, low_buffers, delta_buffers, dss, dqs,
     k_full, q_full, q_empty, do_full, do_empty, dq_desc, dk_desc, dv_desc,
     batch, kv_head, column, first, blocks, length_q, length_k, end_q, end_k, shift,
     left, right, scale,
     ME: tl.constexpr, GROUP: tl.constexpr, DIM: tl.constexpr, REST: tl.constexpr,
-    BLOCK_M: tl.constexpr, STAGES: tl.constexpr, EARLY: tl.constexpr, FLIGHT: tl.constexpr,
+    BLOCK_M: tl.constexpr, STAGES: tl.constexpr,
     LEFT: tl.constexpr, RIGHT: tl.constexpr, TAIL: tl.constexpr, PACKED: tl.constexpr,
 ):  # fmt: skip
     """64 keys: their gradients, and half of those of the queries, of both consumers' keys.
@@ -381,7 +289,6 @@ def _gather_late(
     """
     dtype: tl.constexpr = tlx.dtype_of(dk_desc)
     THEM: tl.constexpr = 1 - ME
-    PARTS: tl.constexpr = 1 if REST == 0 else 2
     factor = scale * 1.4426950408889634
     dk = tl.zeros((KEYS, DIM), tl.float32)
     dv = tl.zeros((KEYS, DIM), tl.float32)
@@ -396,7 +303,6 @@ def _gather_late(
         head_before, row_before = kv_head * GROUP, first
         for step in range(steps):
             stage, phase = step % STAGES, (step // STAGES) & 1
-            before = (step + STAGES - 1) % STAGES
             head = kv_head * GROUP + step // blocks
             row = first + step % blocks * BLOCK_M
             odd = step % 2
@@ -404,55 +310,43 @@ def _gather_late(
             scores = _columns(ks[ME], qs[stage], DIM, REST)
             tlx.named_barrier_wait(_THERE + 2 * THEM + 1 - odd, 256)
             dq = _queries(dss, ks, 2 - 2 * odd, ME, DIM, REST, BLOCK_M)
-            if EARLY:
-                tlx.barrier_wait(do_full[stage], phase)
-                changes = _columns(vs[ME], dos[stage], DIM, REST)
             lows = tlx.local_load(low_buffers[stage])
-            scores = tlx.async_dot_wait(2 + PARTS if EARLY else 2, scores)
-            if FLIGHT:
-                if step > 0:
-                    if FLIGHT == 1:
-                        release(do_empty[before])
-                    release(q_empty[before])
+            scores = tlx.async_dot_wait(2, scores)
             scores = _hidden(
                 scores, row, column + ME * KEYS, length_k, shift, left, right, LEFT, RIGHT, TAIL
             )
-            weights16 = tl.math.exp2(scores * factor + lows[None, :]).to(dtype)
+            weights = tl.math.exp2(scores * factor + lows[None, :])
+            weights16 = weights.to(dtype)
+            # Before the wait for the products: ptxas leaves what is before a wait's loop there,
+            # and would else work out the weights after the products, not beside them.
             tlx.barrier_wait(do_full[stage], phase)
-            dq = tlx.async_dot_wait(PARTS if EARLY else 0, dq)
+            dq = tlx.async_dot_wait(0, dq)
             _add(
                 dq, dqs[ME], dq_desc, batch, head_before, row_before, step > 0, length_q, end_q,
                 ME, BLOCK_M, PACKED,
             )  # fmt: skip
-            if not EARLY:
-                changes = _columns(vs[ME], dos[stage], DIM, REST)
+            changes = _columns(vs[ME], dos[stage], DIM, REST)
             dv = tlx.async_dot(weights16, dos[stage], dv)
             deltas = tlx.local_load(delta_buffers[stage])
             changes = tlx.async_dot_wait(1, changes)
-            changes16 = (weights16.to(tl.float32) * (changes + deltas[None, :])).to(dtype)
-            if FLIGHT != 2:
-                dk = tlx.async_dot(changes16, qs[stage], dk)
+            if REST == 0:
+                weights = weights16.to(tl.float32)  # registers for both would be too many
+            changes16 = (weights * (changes + deltas[None, :])).to(dtype)
+            dk = tlx.async_dot(changes16, qs[stage], dk)
             # Two buffers of each consumer: the other one may still read those of the step before.
             tlx.local_store(dss[2 * odd + ME], changes16)
             tlx.fence_async_shared()
             tlx.named_barrier_arrive(_THERE + 2 * ME + odd, 256)
-            if FLIGHT == 2:
-                dk = tlx.async_dot(dss[2 * odd + ME], qs[stage], dk)
-                dv = tlx.async_dot_wait(1, dv)
-                release(do_empty[stage])
-            if not FLIGHT:
-                dv = tlx.async_dot_wait(1, dv)
-                release(do_empty[stage])
-                dk = tlx.async_dot_wait(0, dk)
-                release(q_empty[stage])
+            dv = tlx.async_dot_wait(1, dv)
+            release(do_empty[stage])
+            dk = tlx.async_dot_wait(0, dk)
+            release(q_empty[stage])
             head_before, row_before = head, row
 
         odd = steps % 2
         tlx.named_barrier_wait(_THERE + 2 * THEM + 1 - odd, 256)
         dq = _queries(dss, ks, 2 - 2 * odd, ME, DIM, REST, BLOCK_M)
         dq = tlx.async_dot_wait(0, dq)
-        dv = tlx.async_dot_wait(0, dv)
-        dk = tlx.async_dot_wait(0, dk)
         _add(
             dq, dqs[ME], dq_desc, batch, head_before, row_before, True, length_q, end_q,
             ME, BLOCK_M, PACKED,

@@ -35,6 +35,8 @@ def narrowed(ptx: str, columns: int, every: bool = False) -> str:
         PipelineError: there is none.
     """
 
+    count = 0
+
     def narrow(found: re.Match[str]) -> str:
         nonlocal count
         if not (every or found[4]):
@@ -44,7 +46,6 @@ def narrowed(ptx: str, columns: int, every: bool = False) -> str:
         registers = ",".join(found[3].split(",")[: columns // 2])
         return f"{found[1]}{columns}{found[2]}{{{registers}}}, "
 
-    count = 0
     text = _PRODUCT.sub(narrow, ptx)
     if not count:
         raise PipelineError("the PTX has no product to narrow", hint="release of Triton?")

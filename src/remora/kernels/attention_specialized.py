@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 
 import remora.tlx as tlx
-from remora.kernels.warp_group import any_in_warp, release, wait
+from remora.kernels.warp_group import any_in_warp, release
 from remora.pipeline import attach
 
 #: Rows of a consumer: what one wgmma has.
@@ -41,7 +41,7 @@ def attention_forward(
     OUT1: tl.constexpr, CONSUMERS: tl.constexpr,
     BLOCK_N: tl.constexpr, STAGES: tl.constexpr, Q_STAGES: tl.constexpr, O_PARTS: tl.constexpr,
     REGISTERS: tl.constexpr, PINGPONG: tl.constexpr, LAZY: tl.constexpr,
-    RELEASE: tl.constexpr, INTEGERS: tl.constexpr, SKIP: tl.constexpr, HEADS_AT_ONCE: tl.constexpr,
+    RELEASE: tl.constexpr, INTEGERS: tl.constexpr, RELAXED: tl.constexpr, HEADS_AT_ONCE: tl.constexpr,
     LEFT: tl.constexpr, RIGHT: tl.constexpr, TAIL: tl.constexpr, LOWER: tl.constexpr,
     PACKED: tl.constexpr,
 ):  # fmt: skip
@@ -79,26 +79,26 @@ def attention_forward(
     q_empty = tlx.alloc_barriers(CONSUMERS * Q_STAGES, 1)
     k_full, k_empty = tlx.alloc_barriers(STAGES, 1), tlx.alloc_barriers(STAGES, CONSUMERS)
     v_full, v_empty = tlx.alloc_barriers(STAGES, 1), tlx.alloc_barriers(STAGES, CONSUMERS)
-    # Batch, head and first row of tiles, from the producer to the consumers.
-    places = tlx.local_alloc((1,), tl.int32, 6)
+    # Numbers of tiles, from the producer to the consumers.
+    numbers = tlx.local_alloc((1,), tl.int32, 2)
     drawn, read = tlx.alloc_barriers(2, 1), tlx.alloc_barriers(2, CONSUMERS)
     with tlx.async_tasks():
         with tlx.async_task("default"):
             _consume(
                 q0, q1, k0, k1, v0, v1, o0, o1, q_full, q_empty, k_full, k_empty, v_full, v_empty,
-                places, drawn, read, o0_desc, o1_desc, sums, begins_q, begins_k,
+                numbers, drawn, read, o0_desc, o1_desc, sums, begins_q, begins_k,
                 scale, BATCH, HEADS, LENGTH_Q, LENGTH_K, TOTAL_Q, left, right, 0,
                 DIM0, DIM1, OUT0, OUT1, CONSUMERS, BLOCK_N, STAGES, Q_STAGES, O_PARTS, PINGPONG,
-                LAZY, RELEASE, INTEGERS, SKIP, HEADS_AT_ONCE, LEFT, RIGHT, TAIL, LOWER, PACKED,
+                LAZY, RELEASE, INTEGERS, HEADS_AT_ONCE, LEFT, RIGHT, TAIL, LOWER, PACKED,
             )  # fmt: skip
         with tlx.async_task(num_warps=4, num_regs=REGISTERS, replicate=CONSUMERS - 1):
             _consume(
                 q0, q1, k0, k1, v0, v1, o0, o1, q_full, q_empty, k_full, k_empty, v_full, v_empty,
-                places, drawn, read, o0_desc, o1_desc, sums, begins_q, begins_k,
+                numbers, drawn, read, o0_desc, o1_desc, sums, begins_q, begins_k,
                 scale, BATCH, HEADS, LENGTH_Q, LENGTH_K, TOTAL_Q, left, right,
                 tlx.async_task_replica_id() + 1,
                 DIM0, DIM1, OUT0, OUT1, CONSUMERS, BLOCK_N, STAGES, Q_STAGES, O_PARTS, PINGPONG,
-                LAZY, RELEASE, INTEGERS, SKIP, HEADS_AT_ONCE, LEFT, RIGHT, TAIL, LOWER, PACKED,
+                LAZY, RELEASE, INTEGERS, HEADS_AT_ONCE, LEFT, RIGHT, TAIL, LOWER, PACKED,
             )  # fmt: skip
         with tlx.async_task(num_warps=1, num_regs=24 if CONSUMERS > 2 else 40):
             at, turn = 0, 0
@@ -109,9 +109,20 @@ def attention_forward(
                 tl.program_id(0), tickets, begins_q, blocks, tiles, BATCH, HEADS,
                 BLOCK_M, HEADS_AT_ONCE, PACKED,
             )  # fmt: skip
-            batch, head, row = _tile(number, blocks, BATCH, HEADS, BLOCK_M, HEADS_AT_ONCE)
-            _announce(batch, head, row, places, drawn, read, 0)
-            while batch < BATCH:
+            _announce(number, numbers, drawn, read, 0)
+            while number < tiles:
+                batch, head, row = _tile(number, blocks, BATCH, HEADS, BLOCK_M, HEADS_AT_ONCE)
+                following = number + tl.num_programs(0)
+                if tickets is not None:
+                    if RELAXED:
+                        following = tl.atomic_add(tickets, 1, sem="relaxed") + tl.num_programs(0)
+                    else:
+                        following = tl.atomic_add(tickets, 1) + tl.num_programs(0)
+                number = _draw(
+                    following, tickets, begins_q, blocks, tiles, BATCH, HEADS,
+                    BLOCK_M, HEADS_AT_ONCE, PACKED,
+                )  # fmt: skip
+                _announce(number, numbers, drawn, read, turn + 1)
                 length_q, length_k, end_q, end_k = _extents(
                     begins_q, begins_k, batch, LENGTH_Q, LENGTH_K, PACKED
                 )
@@ -126,44 +137,24 @@ def attention_forward(
                         q0_desc, q1_desc, q0[place], q1[place], batch, head, row + part * ROWS,
                         length_q, end_q, q_full[place], DIM0, DIM1, PACKED,
                     )  # fmt: skip
-                batch_, kv_head, begin = batch, head // GROUP, first
                 for step in range(steps):
                     stage = at % STAGES
                     phase = ((at // STAGES) & 1) ^ 1
-                    column = begin + step * BLOCK_N
+                    column = first + step * BLOCK_N
                     tlx.barrier_wait(k_empty[stage], phase)
                     tlx.barrier_expect_bytes(k_full[stage], BLOCK_N * (DIM0 + DIM1) * SIZE)
                     _copy(
-                        k0_desc, k1_desc, k0[stage], k1[stage], batch_, kv_head, column,
+                        k0_desc, k1_desc, k0[stage], k1[stage], batch, head // GROUP, column,
                         length_k, end_k, k_full[stage], DIM0, DIM1, PACKED,
                     )  # fmt: skip
                     tlx.barrier_wait(v_empty[stage], phase)
                     tlx.barrier_expect_bytes(v_full[stage], BLOCK_N * (OUT0 + OUT1) * SIZE)
                     _copy(
-                        v0_desc, v1_desc, v0[stage], v1[stage], batch_, kv_head, column,
+                        v0_desc, v1_desc, v0[stage], v1[stage], batch, head // GROUP, column,
                         length_k, end_k, v_full[stage], OUT0, OUT1, PACKED,
                     )  # fmt: skip
                     at += 1
-                    if step == 0:
-                        # Now that there is something to work on: a ticket takes a while.
-                        number += tl.num_programs(0)
-                        if tickets is not None:
-                            number = _ticket(tickets)
-                        number = _draw(
-                            number, tickets, begins_q, blocks, tiles, BATCH, HEADS,
-                            BLOCK_M, HEADS_AT_ONCE, PACKED,
-                        )  # fmt: skip
-                        batch, head, row = _tile(
-                            number, blocks, BATCH, HEADS, BLOCK_M, HEADS_AT_ONCE
-                        )
-                        _announce(batch, head, row, places, drawn, read, turn + 1)
                 turn += 1
-
-
-@triton.jit
-def _ticket(tickets):
-    """The next tile that no program has, after the first of each."""
-    return tl.atomic_add(tickets, 1, sem="relaxed") + tl.num_programs(0)
 
 
 @triton.jit
@@ -175,7 +166,7 @@ def _draw(
     if PACKED:
         while _has_none(number, begins_q, blocks, tiles, BATCH, HEADS, BLOCK_M, HEADS_AT_ONCE):
             if tickets is not None:
-                number = _ticket(tickets)
+                number = tl.atomic_add(tickets, 1) + tl.num_programs(0)
             else:
                 number += tl.num_programs(0)
     return number
@@ -195,42 +186,35 @@ def _has_none(
 
 
 @triton.jit
-def _announce(batch, head, row, places, drawn, read, turn):
-    """Tell the consumers where a tile is; past the last batch: that there is none."""
-    at = turn % 2 * 3
+def _announce(number, numbers, drawn, read, turn):
+    """Tell the consumers the number of a tile."""
     tlx.barrier_wait(read[turn % 2], (turn // 2 & 1) ^ 1)
-    tlx.local_store(places[at], tl.full((1,), batch, tl.int32))
-    tlx.local_store(places[at + 1], tl.full((1,), head, tl.int32))
-    tlx.local_store(places[at + 2], tl.full((1,), row, tl.int32))
+    tlx.local_store(numbers[turn % 2], tl.full((1,), number, tl.int32))
     tlx.barrier_arrive(drawn[turn % 2])
 
 
 @triton.jit
-def _hear(places, drawn, read, turn):
-    """Batch, head and first row of a tile, from the producer."""
-    at = turn % 2 * 3
+def _hear(numbers, drawn, read, turn):
+    """The number of a tile, from the producer."""
     tlx.barrier_wait(drawn[turn % 2], turn // 2 & 1)
-    batch = tl.sum(tlx.local_load(places[at]), 0)
-    head = tl.sum(tlx.local_load(places[at + 1]), 0)
-    row = tl.sum(tlx.local_load(places[at + 2]), 0)
+    number = tl.sum(tlx.local_load(numbers[turn % 2]), 0)
     tlx.barrier_arrive(read[turn % 2])
-    return batch, head, row
+    return number
 
 
 @triton.jit
 def _tile(number, blocks, BATCH, HEADS, BLOCK_M: tl.constexpr, HEADS_AT_ONCE: tl.constexpr):
-    """Batch, head and first row of a tile; a batch past the last one where there is none."""
+    """Batch, head and first row of a tile."""
     if HEADS_AT_ONCE > 0:
         group = number // (HEADS_AT_ONCE * blocks)
         within = number % (HEADS_AT_ONCE * blocks)
-        heads = tl.maximum(tl.minimum(BATCH * HEADS - group * HEADS_AT_ONCE, HEADS_AT_ONCE), 1)
+        heads = tl.minimum(BATCH * HEADS - group * HEADS_AT_ONCE, HEADS_AT_ONCE)
         both = group * HEADS_AT_ONCE + within % heads
         block = blocks - 1 - within // heads
     else:
         both = number // blocks
         block = number % blocks
-    batch = tl.where(number < blocks * BATCH * HEADS, both // HEADS, BATCH)
-    return batch, both % HEADS, block * BLOCK_M
+    return both // HEADS, both % HEADS, block * BLOCK_M
 
 
 @triton.jit
@@ -257,20 +241,6 @@ def _blocks(
         last = tl.minimum(row + BLOCK_M, length_q) - 1
         end = tl.minimum(end, last + shift + right + 1)
     return begin, tl.maximum(tl.cdiv(end - begin, BLOCK_N), 1)
-
-
-@triton.jit
-def _steps_of(
-    row, first, steps, length_q, length_k, right, BLOCK_N: tl.constexpr, RIGHT: tl.constexpr,
-    LOWER: tl.constexpr, SKIP: tl.constexpr,
-):  # fmt: skip
-    """How many of a tile's steps a consumer takes, whose rows are those from ``row``: all but
-    a last one that none of them sees."""
-    if SKIP:
-        shift = length_k - length_q if LOWER else 0
-        end = tl.minimum(row + ROWS, length_q) + shift + right
-        steps = tl.maximum(steps - (end <= first + (steps - 1) * BLOCK_N).to(tl.int32), 1)
-    return steps
 
 
 @triton.jit
@@ -375,13 +345,13 @@ def _weights(scores, highest, scale, MASKED: tl.constexpr):
 @triton.jit
 def _consume(
     q0, q1, k0, k1, v0, v1, o0, o1, q_full, q_empty, k_full, k_empty, v_full, v_empty,
-    places, drawn, read, o0_desc, o1_desc, sums, begins_q, begins_k,
+    numbers, drawn, read, o0_desc, o1_desc, sums, begins_q, begins_k,
     scale, BATCH, HEADS, LENGTH_Q, LENGTH_K, TOTAL_Q, left, right,
     ME: tl.constexpr, DIM0: tl.constexpr, DIM1: tl.constexpr, OUT0: tl.constexpr,
     OUT1: tl.constexpr, CONSUMERS: tl.constexpr,
     BLOCK_N: tl.constexpr, STAGES: tl.constexpr, Q_STAGES: tl.constexpr, O_PARTS: tl.constexpr,
     PINGPONG: tl.constexpr, LAZY: tl.constexpr, RELEASE: tl.constexpr,
-    INTEGERS: tl.constexpr, SKIP: tl.constexpr, HEADS_AT_ONCE: tl.constexpr,
+    INTEGERS: tl.constexpr, HEADS_AT_ONCE: tl.constexpr,
     LEFT: tl.constexpr, RIGHT: tl.constexpr, TAIL: tl.constexpr, LOWER: tl.constexpr,
     PACKED: tl.constexpr,
 ):  # fmt: skip
@@ -396,9 +366,12 @@ def _consume(
     NEXT: tl.constexpr = _TURN + (ME + 1) % CONSUMERS
     if PINGPONG and ME == CONSUMERS - 1:
         tlx.named_barrier_arrive(NEXT, 256)  # the first turn
-    batch, head, row = _hear(places, drawn, read, 0)
-    if batch < BATCH:
+    blocks = tl.cdiv(LENGTH_Q, BLOCK_M)
+    tiles = blocks * BATCH * HEADS
+    number = _hear(numbers, drawn, read, 0)
+    if number < tiles:
         turn, at, step = 0, 0, 0
+        batch, head, row = _tile(number, blocks, BATCH, HEADS, BLOCK_M, HEADS_AT_ONCE)
         length_q, length_k, end_q, end_k = _extents(
             begins_q, begins_k, batch, LENGTH_Q, LENGTH_K, PACKED
         )
@@ -421,35 +394,25 @@ def _consume(
         total = tl.sum(weights, 1)
         weights16 = weights.to(dtype)
         tlx.barrier_wait(v_full[0], 0)
-        mine = _steps_of(row, first, steps, length_q, length_k, right, BLOCK_N, RIGHT, LOWER, SKIP)
-        more, next_batch, next_head, next_row = steps > 1, batch, head, row
-        if mine == 1:
+        more, following = steps > 1, number
+        if steps == 1:
             tlx.barrier_arrive(q_empty[ME])
-            next_batch, next_head, next_row = _hear(places, drawn, read, 1)
-            more = next_batch < BATCH
+            following = _hear(numbers, drawn, read, 1)
+            more = following < tiles
 
         # Each time the weights of one step are there, and those of the next are worked out.
         while more:
             stage, before = (at + 1) % STAGES, at % STAGES
-            batch_, head_, row_ = batch, head, row
-            is_last = step + 1 == mine
+            before_this = number
+            is_last = step + 1 == steps
             step += 1
             if is_last:
-                if SKIP:
-                    if steps > mine:
-                        # The others still have a step of keys that none of these rows sees.
-                        tlx.barrier_wait(k_full[stage], ((at + 1) // STAGES) & 1)
-                        if PINGPONG:
-                            tlx.named_barrier_wait(_TURN + ME, 256)
-                            tlx.named_barrier_arrive(NEXT, 256)
-                        tlx.barrier_arrive(k_empty[stage])
-                        tlx.barrier_wait(v_full[stage], ((at + 1) // STAGES) & 1)
-                        tlx.barrier_arrive(v_empty[stage])
-                        at += 1
-                        stage = (at + 1) % STAGES
                 turn += 1
                 step = 0
-                batch, head, row = next_batch, next_head, next_row
+                number = following
+                batch, head, row = _tile(  # noqa: RUF059
+                    number, blocks, BATCH, HEADS, BLOCK_M, HEADS_AT_ONCE
+                )
                 length_q, length_k, end_q, end_k = _extents(  # noqa: RUF059
                     begins_q, begins_k, batch, LENGTH_Q, LENGTH_K, PACKED
                 )
@@ -457,13 +420,9 @@ def _consume(
                     row, length_q, length_k, left, right, BLOCK_M, BLOCK_N, LEFT, RIGHT, LOWER
                 )
                 row += ME * ROWS
-                mine = _steps_of(
-                    row, first, steps, length_q, length_k, right, BLOCK_N, RIGHT, LOWER, SKIP
-                )
             place = turn % Q_STAGES * CONSUMERS + ME
-            if is_last:
-                wait(q_full[place], turn // Q_STAGES & 1)
-            wait(k_full[stage], ((at + 1) // STAGES) & 1)
+            tlx.barrier_wait(q_full[place], turn // Q_STAGES & 1, pred=is_last)
+            tlx.barrier_wait(k_full[stage], ((at + 1) // STAGES) & 1)
             if PINGPONG:
                 tlx.named_barrier_wait(_TURN + ME, 256)
             scores = _scores(q0[place], q1[place], k0[stage], k1[stage], DIM1)
@@ -474,7 +433,7 @@ def _consume(
                 tlx.named_barrier_arrive(NEXT, 256)
             scores = tlx.async_dot_wait(1 if OUT1 == 0 else 2, scores)
             _release(k_empty[stage], RELEASE)
-            if step + 1 == mine:
+            if step + 1 == steps:
                 _release(q_empty[place], RELEASE)
             shift = length_k - length_q if LOWER else 0
             scores = _masked(
@@ -489,7 +448,7 @@ def _consume(
             sum_ = tl.sum(weights, 1)
             # Before the wait for the products: ptxas leaves what is before a wait's loop there,
             # and would else work out the weights after the products, not beside them.
-            wait(v_full[stage], ((at + 1) // STAGES) & 1)
+            tlx.barrier_wait(v_full[stage], ((at + 1) // STAGES) & 1)
             acc0 = tlx.async_dot_wait(0, acc0)
             if OUT1 > 0:
                 acc1 = tlx.async_dot_wait(0, acc1)
@@ -497,8 +456,8 @@ def _consume(
             if is_last:
                 _finish(
                     acc0, acc1, highest, total, o0[ME], o1[ME], o0_desc, o1_desc, sums,
-                    begins_q, batch_, head_, row_, HEADS, LENGTH_Q, TOTAL_Q,
-                    OUT0, OUT1, O_PARTS, MASKED, PACKED,
+                    begins_q, before_this, blocks, BATCH, HEADS, LENGTH_Q, TOTAL_Q,
+                    ME, BLOCK_M, HEADS_AT_ONCE, OUT0, OUT1, O_PARTS, MASKED, PACKED,
                 )  # fmt: skip
                 acc0 = tl.zeros((ROWS, OUT0), tl.float32)
                 acc1 = tl.zeros((ROWS, OUT1 if OUT1 > 0 else 16), tl.float32)
@@ -517,14 +476,10 @@ def _consume(
             highest = higher
             weights16 = weights.to(dtype)
             at += 1
-            if step + 1 == mine:
-                next_batch, next_head, next_row = _hear(places, drawn, read, turn + 1)
-                more = next_batch < BATCH
+            if step + 1 == steps:
+                following = _hear(numbers, drawn, read, turn + 1)
+                more = following < tiles
 
-        if SKIP and PINGPONG:
-            if steps > mine:
-                tlx.named_barrier_wait(_TURN + ME, 256)
-                tlx.named_barrier_arrive(NEXT, 256)
         before = at % STAGES
         acc0 = tlx.async_dot(weights16, v0[before], acc0)
         if OUT1 > 0:
@@ -533,8 +488,8 @@ def _consume(
         acc0 = tlx.async_dot_wait(0, acc0)
         _finish(
             acc0, acc1, highest, total, o0[ME], o1[ME], o0_desc, o1_desc, sums,
-            begins_q, batch, head, row, HEADS, LENGTH_Q, TOTAL_Q,
-            OUT0, OUT1, O_PARTS, MASKED, PACKED,
+            begins_q, number, blocks, BATCH, HEADS, LENGTH_Q, TOTAL_Q,
+            ME, BLOCK_M, HEADS_AT_ONCE, OUT0, OUT1, O_PARTS, MASKED, PACKED,
         )  # fmt: skip
         tlx.async_descriptor_store_wait(0)
 
@@ -542,10 +497,13 @@ def _consume(
 @triton.jit
 def _finish(
     acc0, acc1, highest, total, o0, o1, o0_desc, o1_desc, sums,
-    begins_q, batch, head, row, HEADS, LENGTH_Q, TOTAL_Q, OUT0: tl.constexpr,
+    begins_q, number, blocks, BATCH, HEADS, LENGTH_Q, TOTAL_Q,
+    ME: tl.constexpr, BLOCK_M: tl.constexpr, HEADS_AT_ONCE: tl.constexpr, OUT0: tl.constexpr,
     OUT1: tl.constexpr, O_PARTS: tl.constexpr, MASKED: tl.constexpr, PACKED: tl.constexpr,
 ):  # fmt: skip
     """Store 64 rows of the result, and the logarithms of their sums."""
+    batch, head, row = _tile(number, blocks, BATCH, HEADS, BLOCK_M, HEADS_AT_ONCE)
+    row += ME * ROWS
     length_q, end_q = LENGTH_Q, LENGTH_Q
     if PACKED:
         end_q = tl.load(begins_q + batch + 1)
