@@ -97,7 +97,7 @@ def forward(
         CONSUMERS=config.consumers,
         BLOCK_N=config.block_n, STAGES=config.stages, Q_STAGES=config.q_stages,
         O_PARTS=config.o_parts, REGISTERS=config.registers, PINGPONG=config.pingpong,
-        LAZY=config.lazy, RELEASE=config.release, INTEGERS=config.integers, RELAXED=config.relaxed,
+        LAZY=config.lazy, RELEASE=config.release, INTEGERS=config.integers, LEAN=config.lean,
         HEADS_AT_ONCE=8 if right else 0, LEFT=left, RIGHT=right, TAIL=tail, LOWER=packed,
         PACKED=packed,
         )  # fmt: skip

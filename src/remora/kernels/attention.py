@@ -48,7 +48,7 @@ class Config:
     queries each. q_stages: 1 or 2 tiles of queries that are there at a time. o_parts: 1 or 2,
     the parts in which a result is stored. registers: of a consumer's thread. pingpong: whether
     consumers take turns in issuing products. narrow: for dimensions 80 and 96, whether values
-    have products of as many columns. lazy, release: see ``attention_forward``.
+    have products of as many columns. lazy, release, integers, lean: see ``attention_forward``.
     """
 
     block_n: int
@@ -61,17 +61,17 @@ class Config:
     narrow: bool = False
     lazy: bool = True
     release: bool = True
-    relaxed: bool = False
-    integers: bool = False
+    integers: bool = True
+    lean: bool = False
 
 
 _CONFIGS = {
-    64: Config(128, consumers=3, registers=160, lazy=False),
+    64: Config(128, consumers=3, registers=160, integers=False, lean=True),
     80: Config(128, narrow=True),
     96: Config(128, narrow=True),
     128: Config(128),
-    192: Config(64, q_stages=1, release=False),
-    256: Config(64, q_stages=1, o_parts=2, registers=240, release=False),
+    192: Config(64, q_stages=1, release=False, integers=False),
+    256: Config(64, q_stages=1, o_parts=2, registers=240, release=False, integers=False),
 }
 
 
@@ -336,7 +336,7 @@ class Problem:
             "Q_STAGES": config.q_stages, "O_PARTS": config.o_parts,
             "REGISTERS": config.registers, "PINGPONG": config.pingpong,
             "LAZY": config.lazy, "RELEASE": config.release, "INTEGERS": config.integers,
-            "RELAXED": config.relaxed,
+            "LEAN": config.lean,
             "HEADS_AT_ONCE": together, "TAIL": packed or self.longest_k % config.block_n != 0,
             "num_warps": 4,
         }  # fmt: skip

@@ -1,8 +1,8 @@
-"""Attention whose products with the values leave out columns that are zero.
+"""Attention whose products leave out columns that are zero.
 
-A wgmma takes any multiple of 8 columns, a tensor of Triton's a power of two. Where the
-head dimension is 80 or 96 the kernel pads the values' buffers to 128 columns, with zeros; the
-instructions that multiply them are written anew in the PTX, for the columns that there are.
+A wgmma takes any multiple of 8 columns, a tensor of Triton's a power of two. Where the head
+dimension is 80 or 96 the kernels pad buffers to 128 columns, with zeros (forward the values', back
+all); the instructions that make so many are written anew in the PTX, for those that there are.
 The others' accumulators are zero as before, as nothing is added to them.
 """
 
@@ -21,20 +21,20 @@ from remora.kernels.attention_backward import attention_backward
 from remora.kernels.attention_specialized import _EXTENTS, attention_forward
 from remora.pipeline import Pipeline, attach
 
+#: Of 128 columns; the last group is there where the first operand is in registers.
 _PRODUCT = re.compile(
     r"(wgmma\.mma_async\.sync\.aligned\.m64n)128(k16\.f32\.\S+ )\{((?:%\w+,){63}%\w+)\}, (?=(\{)?)"
 )
 
 
 def narrowed(ptx: str, columns: int, every: bool = False) -> str:
-    """The PTX with products of 128 columns narrowed, those of the values or ``every`` one.
+    """The PTX with products of 128 columns narrowed: ``every`` one, or those of values.
 
-    The values' first operand is in registers. Scores have it in shared memory.
+    The values' first operand is in registers, that of scores, of 128 keys, in shared memory.
 
     Raises:
         PipelineError: there is none.
     """
-
     count = 0
 
     def narrow(found: re.Match[str]) -> str:
