@@ -21,7 +21,7 @@ from remora.errors import PipelineError
 from remora.kernels.attention import _BACKWARD_BLOCK_M, _CONFIGS, HEAD_DIMS
 from remora.kernels.attention_backward import attention_backward
 from remora.kernels.attention_backward_wide import attention_backward_wide
-from remora.kernels.attention_narrow import narrowed
+from remora.kernels.attention_narrow import backward_of, narrowed
 from remora.kernels.attention_plain import attention_plain
 from remora.kernels.attention_specialized import attention_forward
 from remora.pipeline import attached
@@ -67,6 +67,11 @@ def spills_beside_products(text: str) -> int:
     return sum(spills(x) for x in blocks if "HGMMA" in x or x.count("MUFU.EX2") > 20)
 
 
+def serialised(code: str) -> int:
+    """How many products ptxas made to wait for each other, for want of registers."""
+    return len(re.findall(r"HGMMA\.\S+ [^\n]*gsb0[^\n]*\n[^\n]*DEPBAR\.LE gsb0, 0x0", code))
+
+
 def forward(
     dim: int, *, packed: bool = False, left: bool = False, right: bool = False,
     tail: bool = False, narrow: bool = False,
@@ -92,7 +97,7 @@ def forward(
         CONSUMERS=config.consumers,
         BLOCK_N=config.block_n, STAGES=config.stages, Q_STAGES=config.q_stages,
         O_PARTS=config.o_parts, REGISTERS=config.registers, PINGPONG=config.pingpong,
-        LAZY=config.lazy, RELEASE=config.release,
+        LAZY=config.lazy, RELEASE=config.release, INTEGERS=config.integers, LEAN=config.lean,
         HEADS_AT_ONCE=8 if right else 0, LEFT=left, RIGHT=right, TAIL=tail, LOWER=packed,
         PACKED=packed,
         )  # fmt: skip
@@ -162,29 +167,43 @@ def test_forward_of_packed_sequences() -> None:
     assert "cp.async.bulk.tensor.5d.global" in ptx
 
 
-@pytest.mark.parametrize(("dim", "ahead"), [(64, False), (64, True), (128, False)])
-def test_backward(dim: int, ahead: bool) -> None:
-    block_m = _BACKWARD_BLOCK_M[dim]
+@pytest.mark.parametrize(
+    ("dim", "causal"), [(64, False), (80, True), (96, False), (128, False), (128, True)]
+)
+def test_backward(dim: int, causal: bool) -> None:
+    padded, rest, block_m = -(-dim // 64) * 64, dim % 64, _BACKWARD_BLOCK_M[dim]
     boxes = {
-        name: descriptor(rows, dim, False)
+        name: descriptor(rows, padded, False)
         for name, rows in (
             ("q_desc", block_m), ("do_desc", block_m), ("k_desc", 64), ("v_desc", 64),
             ("dk_desc", 64), ("dv_desc", 64),
         )
     }  # fmt: skip
-    compiled = build(
-        attention_backward, "cuda:90", **boxes,
-        dq_desc=descriptor(64, dim * block_m // 128, False, "fp32"), lows="*fp32", deltas="*fp32",
-        begins_q=None, begins_k=None, scale="fp32", HEADS="i32", LENGTH_Q="i32", LENGTH_K="i32",
-        TOTAL_Q="i32", left="i32", right="i32", PADDED_Q="i32:16", GROUP=1, DIM=dim,
-        BLOCK_M=block_m, STAGES=2, REGISTERS=240, AHEAD=ahead, LEFT=False,
-        RIGHT=True, TAIL=False, LOWER=False, PACKED=False,
-    )  # fmt: skip
+    kernel = backward_of(dim) if rest else attention_backward
+    with remora.use(*attached(kernel)):
+        compiled = build(
+            kernel, "cuda:90", **boxes,
+            dq_desc=descriptor(64, padded * block_m // 128, False, "fp32"), lows="*fp32",
+            deltas="*fp32", begins_q=None, begins_k=None, scale="fp32", HEADS="i32",
+            LENGTH_Q="i32", LENGTH_K="i32", TOTAL_Q="i32", left="i32", right="i32",
+            PADDED_Q="i32:16", GROUP=1, DIM=padded, REST=rest, BLOCK_M=block_m, STAGES=2,
+            REGISTERS=240, LEFT=False, RIGHT=causal, TAIL=False, LOWER=False, PACKED=False,
+        )  # fmt: skip
     assert not conversions_in_loops(compiled.asm["ttgir"])
     assert compiled.metadata.shared <= 227 << 10
     assert "cp.reduce.async.bulk.tensor.4d.global.shared::cta.add" in compiled.asm["ptx"]
-    # Some scalars, a few times a loop; the ptxas of older releases spills more.
-    assert spills(sass(compiled)) <= (60 if RELEASE >= (3, 9) else 500)
+    # Of both consumers: scores and changes; the gradients of keys and of values; those of queries,
+    # of 64 rows or columns, in the loop and after it.
+    wanted = Counter({f"m64n{block_m}k16": 2 * 2 * dim // 16})
+    wanted[f"m64n{dim}k16"] += 2 * 2 * block_m // 16
+    wanted["m64n64k16"] += 2 * 8
+    wanted[f"m64n{rest or 64}k16"] += 2 * 8
+    shapes = re.findall(r"wgmma\.mma_async\.sync\.aligned\.(m\w+)\.", compiled.asm["ptx"])
+    assert Counter(shapes) == wanted
+    code = sass(compiled)
+    assert serialised(code) <= 2  # the last ones, which nothing runs beside
+    # Some scalars, a few times a step.
+    assert spills_beside_products(code) <= (60 if RELEASE >= (3, 8) else 500), spills(code)
 
 
 @pytest.mark.parametrize("dim", [192, 256])

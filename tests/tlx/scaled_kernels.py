@@ -76,7 +76,8 @@ def paired(
     """c_ptr (128, N) of each CTA: two CTAs' product of 256 rows; or, without PAIR, one's.
 
     a_desc (128, K), b_desc (N // 2, K); scales in 4 dimensions, (rows / 128, blocks / 4, 2, 256).
-    STORED: B's scales are 1, stored in tensor memory. PLACE: of A, "shared" or "tensor" memory.
+    STORED: B's scales are 1, stored in tensor memory; "copied": the kernel copies them there.
+    PLACE: of A, "shared" or "tensor" memory.
     """
     PACKED: tl.constexpr = 2 if FORMAT == "e2m1" else 1
     B_PACKED: tl.constexpr = 2 if B_FORMAT == "e2m1" else 1
@@ -99,9 +100,10 @@ def paired(
     tlx.async_descriptor_load(a_scale_desc, a_scale[0], [rank, 0, 0, 0], full)
     tlx.async_descriptor_load(b_scale_desc, b_scale[0], [0, 0, 0, 0], full)
     tlx.barrier_wait(full, 0)
-    if STORED:
-        ones = tlx.local_alloc((N, BLOCKS * 4), tl.uint8, 1, tlx.storage_kind.tmem)
-        tlx.local_store(ones[0], tl.full((N, BLOCKS * 4), 127, tl.uint8))
+    right = b_scale[0]
+    if STORED and STORED != "copied":
+        right = tlx.local_alloc((N, BLOCKS * 4), tl.uint8, 1, tlx.storage_kind.tmem)[0]
+        tlx.local_store(right, tl.full((N, BLOCKS * 4), 127, tl.uint8))
     left = a[0]
     if PLACE == "tensor":
         left = tlx.local_alloc((128, K // PACKED), tlx.dtype_of(a_desc), 1, tlx.storage_kind.tmem)[
@@ -111,16 +113,13 @@ def paired(
     if PAIR:
         tlx.barrier_arrive(both[0], 1, remote_cta_rank=0)
         tlx.barrier_wait(both[0], 0, pred=rank == 0)
-    if STORED:
-        tlx.async_dot_scaled(
-            left, tlx.local_trans(b[0]), acc[0], a_scale[0], FORMAT, ones[0], B_FORMAT,
-            use_acc=False, mBarriers=[done[0]], two_ctas=PAIR,
-        )  # fmt: skip
-    else:
-        tlx.async_dot_scaled(
-            left, tlx.local_trans(b[0]), acc[0], a_scale[0], FORMAT, b_scale[0], B_FORMAT,
-            use_acc=False, mBarriers=[done[0]], two_ctas=PAIR,
-        )  # fmt: skip
+    if STORED == "copied":
+        right = tlx.local_alloc((N, BLOCKS * 4), tl.uint8, 1, tlx.storage_kind.tmem)[0]
+        tlx.tmem_copy(b_scale[0], right)
+    tlx.async_dot_scaled(
+        left, tlx.local_trans(b[0]), acc[0], a_scale[0], FORMAT, right, B_FORMAT,
+        use_acc=False, mBarriers=[done[0]], two_ctas=PAIR,
+    )  # fmt: skip
     tlx.barrier_wait(done[0], 0)
     at = (rank * 128 + tl.arange(0, 128))[:, None] * N + tl.arange(0, N)[None, :]
     tl.store(c_ptr + at, tlx.local_load(acc[0]))

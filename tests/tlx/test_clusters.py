@@ -625,7 +625,8 @@ def wrong(x, B: tl.constexpr, WHAT: tl.constexpr):
     ("twice remote", errors.WrongType), ("arrive at rank", errors.WrongShape),
 ])  # fmt: skip
 def test_refused(what: str, kind: type[errors.RemoraError]) -> None:
-    with pytest.raises(Exception) as caught:  # noqa: PT011  Triton wraps what it meets
+    in_pairs = remora.use(tlx.in_clusters((2, 1, 1)))
+    with in_pairs, pytest.raises(Exception) as caught:  # noqa: PT011  Triton wraps what it meets
         build(wrong, "cuda:90", x="*fp16", B=64, WHAT=what)
     error = kind.of(caught.value)
     assert error is not None, caught.value

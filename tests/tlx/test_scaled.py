@@ -165,7 +165,7 @@ def test_scales_are_not_loaded() -> None:
 
 
 def of_two(
-    formats: str, n: int, k: int, block: int, pair: bool, stored: bool, place: str = "shared"
+    formats: str, n: int, k: int, block: int, pair: bool, stored: bool | str, place: str = "shared"
 ) -> str:
     """PTX of a product by two CTAs, or by one as stock Triton writes it."""
     a_format, b_format = formats.split() * 2 if " " not in formats else formats.split()
@@ -234,6 +234,20 @@ def test_two_ctas_read_as_stock_triton_reads_one(
     copies = instructions(ours, r"tcgen05\.cp\.cta_group::2\.32x128b\.warpx4")
     assert len(copies) == len(instructions(stock, r"tcgen05\.cp\.cta_group::1\.warpx4\.32x128b"))
     assert ours.index("tcgen05.cp") < ours.index("tcgen05.mma.")
+
+
+@T38
+@pytest.mark.parametrize("n", [128, 256])
+def test_scales_that_a_kernel_of_two_ctas_copies(n: int) -> None:
+    """Where the product would copy them, and stock Triton does for one CTA."""
+    ours = of_two("e4m3", n, 256, 32, True, "copied")
+    stock = of_two("e4m3", n, 256, 32, False, "copied")
+    assert "cta_group::1" not in ours
+    assert products_of(ours) == [(own + (8 << 24), a, b) for own, a, b in products_of(stock)]
+    copies = instructions(ours, r"tcgen05\.cp\.cta_group::2\.32x128b\.warpx4")
+    assert len(copies) == len(instructions(stock, r"tcgen05\.cp\.cta_group::1\.warpx4\.32x128b"))
+    # B's before the product's own, of A's, in the order in which the unit works.
+    assert len(re.findall(r"elect\.sync", ours)) >= 2
 
 
 @T38

@@ -55,6 +55,26 @@ class Target:
         return pattern in (self.backend, str(self))
 
 
+def _line_of(generator: Any) -> str:
+    """The line of a kernel that Triton's code generator is at."""
+    line = getattr(generator.cur_node, "lineno", 1) + generator.begin_line
+    return f"{generator.file_name}:{line}, in {getattr(generator.jit_fn, '__name__', '?')}"
+
+
+def kernel_line() -> str:
+    """The line of the kernel that is being compiled, for what is no operation; empty elsewhere.
+
+    Triton tells neither names nor classes that a kernel uses: the code generator is on the stack.
+    """
+    frame: Any = sys._getframe(1)
+    while frame is not None:
+        generator = frame.f_locals.get("self")
+        if frame.f_code.co_name.startswith("visit_") and hasattr(generator, "begin_line"):
+            return _line_of(generator)
+        frame = frame.f_back
+    return ""
+
+
 class Call:
     """One use of an operation in a kernel: what its signature works with."""
 
@@ -105,9 +125,7 @@ class Call:
         if self.interpreted:
             frame = kernel_frame()
             return f"{frame.f_code.co_filename}:{frame.f_lineno}" if frame else "?"
-        line = getattr(self.generator.cur_node, "lineno", 1) + self.generator.begin_line
-        name = getattr(self.generator.jit_fn, "__name__", "?")
-        return f"{self.generator.file_name}:{line}, in {name}"
+        return _line_of(self.generator)
 
     def fail(self, kind: type[LanguageError], what: str, hint: str = "") -> NoReturn:
         """Refuse the use, at the kernel's line."""

@@ -14,7 +14,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 from remora.errors import KernelArgumentError
 from remora.kernels.attention_backward import attention_backward, negatives_of
 from remora.kernels.attention_backward_wide import attention_backward_wide
-from remora.kernels.attention_narrow import forward_of
+from remora.kernels.attention_narrow import backward_of, forward_of
 from remora.kernels.attention_plain import (
     attention_backward_keys,
     attention_backward_queries,
@@ -48,7 +48,7 @@ class Config:
     queries each. q_stages: 1 or 2 tiles of queries that are there at a time. o_parts: 1 or 2,
     the parts in which a result is stored. registers: of a consumer's thread. pingpong: whether
     consumers take turns in issuing products. narrow: for dimensions 80 and 96, whether values
-    have products of as many columns. lazy, release: see ``attention_forward``.
+    have products of as many columns. lazy, release, integers, lean: see ``attention_forward``.
     """
 
     block_n: int
@@ -61,23 +61,22 @@ class Config:
     narrow: bool = False
     lazy: bool = True
     release: bool = True
+    integers: bool = True
+    lean: bool = False
 
 
 _CONFIGS = {
-    64: Config(128, consumers=3, registers=160, lazy=False),
+    64: Config(128, consumers=3, registers=160, integers=False, lean=True),
     80: Config(128, narrow=True),
     96: Config(128, narrow=True),
     128: Config(128),
-    192: Config(64, q_stages=1, release=False),
-    256: Config(64, q_stages=1, o_parts=2, registers=240, release=False),
+    192: Config(64, q_stages=1, release=False, integers=False),
+    256: Config(64, q_stages=1, o_parts=2, registers=240, release=False, integers=False),
 }
 
 
-# Queries of a step of Hopper's backward kernel, for the dimension that it pads to.
-_BACKWARD_BLOCK_M = {64: 128, 128: 64}
-# Whether the next step's scores are worked out beside the store of the queries' gradients: faster
-# on an H200 (docs/attention.md), right there in two shapes; off until it has been in all.
-_BACKWARD_AHEAD = {64: False, 128: False}
+# Queries of a step of Hopper's backward kernel, for dimensions up to 128.
+_BACKWARD_BLOCK_M = {64: 128, 80: 64, 96: 64, 128: 64}
 
 
 @dataclass(frozen=True)
@@ -336,7 +335,8 @@ class Problem:
             "CONSUMERS": config.consumers, "BLOCK_N": config.block_n, "STAGES": config.stages,
             "Q_STAGES": config.q_stages, "O_PARTS": config.o_parts,
             "REGISTERS": config.registers, "PINGPONG": config.pingpong,
-            "LAZY": config.lazy, "RELEASE": config.release,
+            "LAZY": config.lazy, "RELEASE": config.release, "INTEGERS": config.integers,
+            "LEAN": config.lean,
             "HEADS_AT_ONCE": together, "TAIL": packed or self.longest_k % config.block_n != 0,
             "num_warps": 4,
         }  # fmt: skip
@@ -421,8 +421,7 @@ class Problem:
                 TAIL=packed or self.longest_k % 64 != 0, num_warps=4,
             )  # fmt: skip
         else:
-            dim = triton.next_power_of_2(self.dim)
-            block_m = _BACKWARD_BLOCK_M[dim]
+            dim, block_m = triton.next_power_of_2(self.dim), _BACKWARD_BLOCK_M[self.dim]
             descriptors = [
                 self.described(x, rows, dim)
                 for x, rows in (
@@ -430,9 +429,10 @@ class Problem:
                 )
             ]  # fmt: skip
             descriptors.insert(4, _descriptor(sum_dq, 64, dim * block_m // 128, packed=packed))
-            attention_backward[(triton.cdiv(self.longest_k, 128), both // self.group)](
-                *descriptors, *rest, **self.constants, DIM=dim, BLOCK_M=block_m, STAGES=2,
-                REGISTERS=240, AHEAD=_BACKWARD_AHEAD[dim],
+            kernel = attention_backward if dim == self.dim else backward_of(self.dim)
+            kernel[(triton.cdiv(self.longest_k, 128), both // self.group)](
+                *descriptors, *rest, **self.constants, DIM=dim, REST=self.dim % 64,
+                BLOCK_M=block_m, STAGES=2, REGISTERS=240,
                 TAIL=packed or self.longest_k % 128 != 0, num_warps=4,
             )  # fmt: skip
         torch.mul(sum_dq, self.scale, out=dq)

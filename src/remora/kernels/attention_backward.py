@@ -22,6 +22,8 @@ KEYS = tl.constexpr(64)
 
 # The hardware's named barrier at which both consumers meet; Triton's own begin at 0.
 _MEETING = tl.constexpr(8)
+# Those that say that a consumer's changes are there: of each two, for every other step.
+_THERE = tl.constexpr(9)
 
 
 @triton.jit(do_not_specialize=["HEADS", "LENGTH_Q", "TOTAL_Q", "PADDED_Q"])
@@ -86,8 +88,8 @@ def first_row(batch, head, HEADS, begin, PADDED_Q, PACKED: tl.constexpr):
 def attention_backward(
     q_desc, k_desc, v_desc, do_desc, dq_desc, dk_desc, dv_desc, lows, deltas,
     begins_q, begins_k, scale, HEADS, LENGTH_Q, LENGTH_K, TOTAL_Q, left, right, PADDED_Q,
-    GROUP: tl.constexpr, DIM: tl.constexpr, BLOCK_M: tl.constexpr, STAGES: tl.constexpr,
-    REGISTERS: tl.constexpr, AHEAD: tl.constexpr,
+    GROUP: tl.constexpr, DIM: tl.constexpr, REST: tl.constexpr, BLOCK_M: tl.constexpr,
+    STAGES: tl.constexpr, REGISTERS: tl.constexpr,
     LEFT: tl.constexpr, RIGHT: tl.constexpr, TAIL: tl.constexpr, LOWER: tl.constexpr,
     PACKED: tl.constexpr,
 ):  # fmt: skip
@@ -96,10 +98,10 @@ def attention_backward(
     Descriptors as those of ``attention_forward``, all of DIM columns, a power of two (what a
     tensor lacks of it reads as zeros and is not written), of boxes of BLOCK_M rows (q, do) and 64
     rows (k, v, dk, dv); dq_desc: of fp32, zeros when it starts, that get the gradient of the
-    queries over scale, in boxes of 64 rows and DIM or (BLOCK_M 64) DIM // 2 columns. lows,
-    deltas: of ``negatives_of``. scale: as the user gave it. AHEAD: whether the scores of the next
-    step are worked out while the gradients of the queries are stored. Grid: (blocks of 128 keys,
-    batch * HEADS // GROUP).
+    queries over scale, in boxes of 64 rows and DIM or (BLOCK_M 64) DIM // 2 columns. REST: where
+    DIM is 128, how many of the second 64 columns the tensors have, 16 or 32; 0: all. lows, deltas:
+    of ``negatives_of``. scale: as the user gave it. Grid: (blocks of 128 keys, batch * HEADS //
+    GROUP).
     """
     dtype: tl.constexpr = tlx.dtype_of(q_desc)
     ks = tlx.local_alloc((KEYS, DIM), dtype, 2)
@@ -132,7 +134,7 @@ def attention_backward(
                 k_full, q_full, q_empty, do_full, do_empty, dq_desc, dk_desc, dv_desc,
                 batch, kv_head, column, first, blocks, length_q, length_k, end_q, end_k, shift,
                 left, right, scale, 0,
-                GROUP, DIM, BLOCK_M, STAGES, AHEAD, LEFT, RIGHT, TAIL, PACKED,
+                GROUP, DIM, REST, BLOCK_M, STAGES, LEFT, RIGHT, TAIL, PACKED,
             )  # fmt: skip
         with tlx.async_task(num_warps=4, num_regs=REGISTERS):
             _gather(
@@ -140,7 +142,7 @@ def attention_backward(
                 k_full, q_full, q_empty, do_full, do_empty, dq_desc, dk_desc, dv_desc,
                 batch, kv_head, column, first, blocks, length_q, length_k, end_q, end_k, shift,
                 left, right, scale, 1,
-                GROUP, DIM, BLOCK_M, STAGES, AHEAD, LEFT, RIGHT, TAIL, PACKED,
+                GROUP, DIM, REST, BLOCK_M, STAGES, LEFT, RIGHT, TAIL, PACKED,
             )  # fmt: skip
         with tlx.async_task(num_warps=1, num_regs=24):
             if blocks > 0:
@@ -211,85 +213,144 @@ def _hidden(
 
 
 @triton.jit
+def _columns(a, b, DIM: tl.constexpr, REST: tl.constexpr):
+    """Start ``a @ b.T`` of the columns that are no padding: DIM, or with REST 64 + REST."""
+    if REST == 0:
+        product = tlx.async_dot(a, tlx.local_trans(b))
+    else:
+        ROWS_A: tl.constexpr = a.shape[0]
+        ROWS_B: tl.constexpr = b.shape[0]
+        product = tlx.async_dot(
+            tlx.local_slice(a, [0, 0], [ROWS_A, 64]),
+            tlx.local_trans(tlx.local_slice(b, [0, 0], [ROWS_B, 64])),
+        )
+        product = tlx.async_dot(
+            tlx.local_slice(a, [0, 64], [ROWS_A, REST]),
+            tlx.local_trans(tlx.local_slice(b, [0, 64], [ROWS_B, REST])),
+            product,
+        )
+    return product
+
+
+@triton.jit
+def _queries(
+    dss, ks, half, ME: tl.constexpr, DIM: tl.constexpr, REST: tl.constexpr, BLOCK_M: tl.constexpr
+):  # fmt: skip
+    """Start the consumer's part of the gradient of the queries: of 64 rows, or of its columns."""
+    BY_ROWS: tl.constexpr = BLOCK_M == 128
+    HALF: tl.constexpr = DIM * BLOCK_M // 128
+    TO: tl.constexpr = 0 if BY_ROWS else ME * HALF
+    WIDTH: tl.constexpr = REST if ME == 1 and REST > 0 else HALF
+    dq = tl.zeros((64, WIDTH), tl.float32)
+    for part in tl.static_range(2):
+        k = tlx.local_slice(ks[part], [0, TO], [KEYS, WIDTH])
+        ds = dss[half + part]
+        if BY_ROWS:
+            ds = tlx.local_slice(ds, [0, ME * 64], [KEYS, 64])
+        dq = tlx.async_dot(tlx.local_trans(ds), k, dq)
+    return dq
+
+
+@triton.jit
+def _add(
+    dq, buffer, desc, batch, head, row, there, length, end,
+    ME: tl.constexpr, BLOCK_M: tl.constexpr, PACKED: tl.constexpr,
+):  # fmt: skip
+    """Add the consumer's part of the gradient of the queries, if it is there."""
+    WIDTH: tl.constexpr = dq.shape[1]
+    HALF: tl.constexpr = buffer.shape[1]
+    tlx.async_descriptor_store_wait(0)  # the store before has read the buffer
+    to = buffer
+    if WIDTH < HALF:
+        to = tlx.local_slice(buffer, [0, 0], [64, WIDTH])
+    tlx.local_store(to, dq)
+    tlx.fence_async_shared()
+    if there:
+        if BLOCK_M == 128:
+            store_rows(desc, buffer, batch, head, row + ME * 64, 0, length, end, PACKED, "add")
+        else:
+            store_rows(desc, buffer, batch, head, row, ME * HALF, length, end, PACKED, "add")
+
+
+@triton.jit
 def _gather(
     ks, vs, qs, dos, low_buffers, delta_buffers, dss, dqs,
     k_full, q_full, q_empty, do_full, do_empty, dq_desc, dk_desc, dv_desc,
     batch, kv_head, column, first, blocks, length_q, length_k, end_q, end_k, shift,
     left, right, scale,
-    ME: tl.constexpr, GROUP: tl.constexpr, DIM: tl.constexpr, BLOCK_M: tl.constexpr,
-    STAGES: tl.constexpr, AHEAD: tl.constexpr,
+    ME: tl.constexpr, GROUP: tl.constexpr, DIM: tl.constexpr, REST: tl.constexpr,
+    BLOCK_M: tl.constexpr, STAGES: tl.constexpr,
     LEFT: tl.constexpr, RIGHT: tl.constexpr, TAIL: tl.constexpr, PACKED: tl.constexpr,
 ):  # fmt: skip
-    """64 keys: their gradients, and half of those of the queries, of both consumers' keys."""
+    """64 keys: their gradients, and half of those of the queries, of both consumers' keys.
+
+    The gradients of the queries are worked out one step late, beside the next step's weights:
+    by then the other consumer has handed over its changes.
+    """
     dtype: tl.constexpr = tlx.dtype_of(dk_desc)
-    BY_ROWS: tl.constexpr = BLOCK_M == 128
-    WIDTH: tl.constexpr = DIM if BY_ROWS else DIM // 2
+    THEM: tl.constexpr = 1 - ME
     factor = scale * 1.4426950408889634
     dk = tl.zeros((KEYS, DIM), tl.float32)
     dv = tl.zeros((KEYS, DIM), tl.float32)
     steps = blocks * GROUP
     if steps > 0:
+        # Before the first step come changes of zero, of which nothing is added.
+        tlx.local_store(dss[2 + ME], tl.zeros((KEYS, BLOCK_M), dtype))
+        tlx.fence_async_shared()
+        tlx.named_barrier_arrive(_THERE + 2 * ME + 1, 256)
         tlx.barrier_wait(k_full[0], 0)
         tl.assume(steps > 0)
-        if AHEAD:
-            tlx.barrier_wait(q_full[0], 0)
-            scores = tlx.async_dot(ks[ME], tlx.local_trans(qs[0]))
-            scores = tlx.async_dot_wait(0, scores)
+        head_before, row_before = kv_head * GROUP, first
         for step in range(steps):
             stage, phase = step % STAGES, (step // STAGES) & 1
             head = kv_head * GROUP + step // blocks
             row = first + step % blocks * BLOCK_M
-            if not AHEAD:
-                tlx.barrier_wait(q_full[stage], phase)
-                scores = tlx.async_dot(ks[ME], tlx.local_trans(qs[stage]))
-            tlx.barrier_wait(do_full[stage], phase)
-            changes = tlx.async_dot(vs[ME], tlx.local_trans(dos[stage]))
+            odd = step % 2
+            tlx.barrier_wait(q_full[stage], phase)
+            scores = _columns(ks[ME], qs[stage], DIM, REST)
+            tlx.named_barrier_wait(_THERE + 2 * THEM + 1 - odd, 256)
+            dq = _queries(dss, ks, 2 - 2 * odd, ME, DIM, REST, BLOCK_M)
             lows = tlx.local_load(low_buffers[stage])
-            if not AHEAD:
-                scores = tlx.async_dot_wait(1, scores)
+            scores = tlx.async_dot_wait(2, scores)
             scores = _hidden(
                 scores, row, column + ME * KEYS, length_k, shift, left, right, LEFT, RIGHT, TAIL
             )
             weights = tl.math.exp2(scores * factor + lows[None, :])
             weights16 = weights.to(dtype)
+            # Before the wait for the products: ptxas leaves what is before a wait's loop there,
+            # and would else work out the weights after the products, not beside them.
+            tlx.barrier_wait(do_full[stage], phase)
+            dq = tlx.async_dot_wait(0, dq)
+            _add(
+                dq, dqs[ME], dq_desc, batch, head_before, row_before, step > 0, length_q, end_q,
+                ME, BLOCK_M, PACKED,
+            )  # fmt: skip
+            changes = _columns(vs[ME], dos[stage], DIM, REST)
             dv = tlx.async_dot(weights16, dos[stage], dv)
-            if BY_ROWS:
-                weights = weights16.to(tl.float32)  # registers for both would be too many
             deltas = tlx.local_load(delta_buffers[stage])
             changes = tlx.async_dot_wait(1, changes)
+            if REST == 0:
+                weights = weights16.to(tl.float32)  # registers for both would be too many
             changes16 = (weights * (changes + deltas[None, :])).to(dtype)
             dk = tlx.async_dot(changes16, qs[stage], dk)
             # Two buffers of each consumer: the other one may still read those of the step before.
-            half = step % 2 * 2
-            tlx.local_store(dss[half + ME], changes16)
+            tlx.local_store(dss[2 * odd + ME], changes16)
             tlx.fence_async_shared()
-            tlx.named_barrier_wait(_MEETING, 256)
-            dq = tl.zeros((64, WIDTH), tl.float32)
-            for part in tl.static_range(2):
-                if BY_ROWS:
-                    ds = tlx.local_slice(dss[half + part], [0, ME * 64], [KEYS, 64])
-                    dq = tlx.async_dot(tlx.local_trans(ds), ks[part], dq)
-                else:
-                    k = tlx.local_slice(ks[part], [0, ME * WIDTH], [KEYS, WIDTH])
-                    dq = tlx.async_dot(tlx.local_trans(dss[half + part]), k, dq)
-            dv = tlx.async_dot_wait(3, dv)
-            dk = tlx.async_dot_wait(2, dk)
+            tlx.named_barrier_arrive(_THERE + 2 * ME + odd, 256)
+            dv = tlx.async_dot_wait(1, dv)
             release(do_empty[stage])
+            dk = tlx.async_dot_wait(0, dk)
             release(q_empty[stage])
-            if AHEAD:  # after the last step its own again
-                following = tl.minimum(step + 1, steps - 1)
-                tlx.barrier_wait(q_full[following % STAGES], (following // STAGES) & 1)
-                scores = tlx.async_dot(ks[ME], tlx.local_trans(qs[following % STAGES]))
-            dq = tlx.async_dot_wait(1 if AHEAD else 0, dq)
-            tlx.async_descriptor_store_wait(0)
-            tlx.local_store(dqs[ME], dq)
-            tlx.fence_async_shared()
-            at = row + ME * 64 if BY_ROWS else row
-            to = 0 if BY_ROWS else ME * WIDTH
-            store_rows(dq_desc, dqs[ME], batch, head, at, to, length_q, end_q, PACKED, "add")
-            if AHEAD:
-                # In flight round the loop it could not be: ptxas would move its registers.
-                scores = tlx.async_dot_wait(0, scores)
+            head_before, row_before = head, row
+
+        odd = steps % 2
+        tlx.named_barrier_wait(_THERE + 2 * THEM + 1 - odd, 256)
+        dq = _queries(dss, ks, 2 - 2 * odd, ME, DIM, REST, BLOCK_M)
+        dq = tlx.async_dot_wait(0, dq)
+        _add(
+            dq, dqs[ME], dq_desc, batch, head_before, row_before, True, length_q, end_q,
+            ME, BLOCK_M, PACKED,
+        )  # fmt: skip
 
     # The other consumer has read these keys for the last time.
     tlx.named_barrier_wait(_MEETING, 256)

@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 
 import remora.tlx as tlx
-from remora.kernels.warp_group import any_in_warp, release
+from remora.kernels.warp_group import any_in_warp, release, wait
 from remora.pipeline import attach
 
 #: Rows of a consumer: what one wgmma has.
@@ -41,7 +41,8 @@ def attention_forward(
     OUT1: tl.constexpr, CONSUMERS: tl.constexpr,
     BLOCK_N: tl.constexpr, STAGES: tl.constexpr, Q_STAGES: tl.constexpr, O_PARTS: tl.constexpr,
     REGISTERS: tl.constexpr, PINGPONG: tl.constexpr, LAZY: tl.constexpr,
-    RELEASE: tl.constexpr, HEADS_AT_ONCE: tl.constexpr,
+    RELEASE: tl.constexpr, INTEGERS: tl.constexpr, LEAN: tl.constexpr,
+    HEADS_AT_ONCE: tl.constexpr,
     LEFT: tl.constexpr, RIGHT: tl.constexpr, TAIL: tl.constexpr, LOWER: tl.constexpr,
     PACKED: tl.constexpr,
 ):  # fmt: skip
@@ -61,7 +62,9 @@ def attention_forward(
     the other. tickets: i32, one zero, from which programs draw tiles; None: each has every n-th.
     Grid: any number of programs. Q_STAGES: buffers of queries, for 1 or 2 tiles. LAZY: what is
     accumulated is made relative to a row's highest score only where that has grown by more than
-    8, in base 2 (FlashAttention-4 does so). RELEASE: see ``warp_group.release``.
+    8, in base 2 (FlashAttention-4 does so). RELEASE: see ``warp_group.release``. INTEGERS: see
+    ``_maximum``. LEAN: consumers hear from the producer where a tile is, and do not work it out of
+    its number, and wait as ``warp_group.wait`` says: fewer registers and instructions.
     """
     SIZE: tl.constexpr = tlx.size_of(tlx.dtype_of(q0_desc))
     q0 = tlx.local_alloc((ROWS, DIM0), tlx.dtype_of(q0_desc), CONSUMERS * Q_STAGES)
@@ -79,8 +82,8 @@ def attention_forward(
     q_empty = tlx.alloc_barriers(CONSUMERS * Q_STAGES, 1)
     k_full, k_empty = tlx.alloc_barriers(STAGES, 1), tlx.alloc_barriers(STAGES, CONSUMERS)
     v_full, v_empty = tlx.alloc_barriers(STAGES, 1), tlx.alloc_barriers(STAGES, CONSUMERS)
-    # Numbers of tiles, from the producer to the consumers.
-    numbers = tlx.local_alloc((1,), tl.int32, 2)
+    # Tiles, from the producer to the consumers: their numbers, or batch, head and first row.
+    numbers = tlx.local_alloc((1,), tl.int32, 6)
     drawn, read = tlx.alloc_barriers(2, 1), tlx.alloc_barriers(2, CONSUMERS)
     with tlx.async_tasks():
         with tlx.async_task("default"):
@@ -89,7 +92,7 @@ def attention_forward(
                 numbers, drawn, read, o0_desc, o1_desc, sums, begins_q, begins_k,
                 scale, BATCH, HEADS, LENGTH_Q, LENGTH_K, TOTAL_Q, left, right, 0,
                 DIM0, DIM1, OUT0, OUT1, CONSUMERS, BLOCK_N, STAGES, Q_STAGES, O_PARTS, PINGPONG,
-                LAZY, RELEASE, HEADS_AT_ONCE, LEFT, RIGHT, TAIL, LOWER, PACKED,
+                LAZY, RELEASE, INTEGERS, LEAN, HEADS_AT_ONCE, LEFT, RIGHT, TAIL, LOWER, PACKED,
             )  # fmt: skip
         with tlx.async_task(num_warps=4, num_regs=REGISTERS, replicate=CONSUMERS - 1):
             _consume(
@@ -98,7 +101,7 @@ def attention_forward(
                 scale, BATCH, HEADS, LENGTH_Q, LENGTH_K, TOTAL_Q, left, right,
                 tlx.async_task_replica_id() + 1,
                 DIM0, DIM1, OUT0, OUT1, CONSUMERS, BLOCK_N, STAGES, Q_STAGES, O_PARTS, PINGPONG,
-                LAZY, RELEASE, HEADS_AT_ONCE, LEFT, RIGHT, TAIL, LOWER, PACKED,
+                LAZY, RELEASE, INTEGERS, LEAN, HEADS_AT_ONCE, LEFT, RIGHT, TAIL, LOWER, PACKED,
             )  # fmt: skip
         with tlx.async_task(num_warps=1, num_regs=24 if CONSUMERS > 2 else 40):
             at, turn = 0, 0
@@ -109,17 +112,16 @@ def attention_forward(
                 tl.program_id(0), tickets, begins_q, blocks, tiles, BATCH, HEADS,
                 BLOCK_M, HEADS_AT_ONCE, PACKED,
             )  # fmt: skip
-            _announce(number, numbers, drawn, read, 0)
+            tile = _announce(
+                number, numbers, drawn, read, 0, blocks, BATCH, HEADS, BLOCK_M, HEADS_AT_ONCE, LEAN
+            )
             while number < tiles:
-                batch, head, row = _tile(number, blocks, BATCH, HEADS, BLOCK_M, HEADS_AT_ONCE)
-                following = number + tl.num_programs(0)
-                if tickets is not None:
-                    following = tl.atomic_add(tickets, 1) + tl.num_programs(0)
-                number = _draw(
-                    following, tickets, begins_q, blocks, tiles, BATCH, HEADS,
-                    BLOCK_M, HEADS_AT_ONCE, PACKED,
-                )  # fmt: skip
-                _announce(number, numbers, drawn, read, turn + 1)
+                batch, head, row = _place(tile, blocks, BATCH, HEADS, BLOCK_M, HEADS_AT_ONCE, LEAN)
+                if not LEAN:
+                    number, tile = _follow(
+                        number, tickets, numbers, drawn, read, turn + 1, begins_q, blocks, tiles,
+                        BATCH, HEADS, BLOCK_M, HEADS_AT_ONCE, PACKED, LEAN,
+                    )  # fmt: skip
                 length_q, length_k, end_q, end_k = _extents(
                     begins_q, begins_k, batch, LENGTH_Q, LENGTH_K, PACKED
                 )
@@ -151,6 +153,12 @@ def attention_forward(
                         length_k, end_k, v_full[stage], OUT0, OUT1, PACKED,
                     )  # fmt: skip
                     at += 1
+                    if LEAN:
+                        if step == 0:  # there is something to work on, and a ticket takes a while
+                            number, tile = _follow(
+                                number, tickets, numbers, drawn, read, turn + 1, begins_q, blocks,
+                                tiles, BATCH, HEADS, BLOCK_M, HEADS_AT_ONCE, PACKED, LEAN,
+                            )  # fmt: skip
                 turn += 1
 
 
@@ -163,7 +171,7 @@ def _draw(
     if PACKED:
         while _has_none(number, begins_q, blocks, tiles, BATCH, HEADS, BLOCK_M, HEADS_AT_ONCE):
             if tickets is not None:
-                number = tl.atomic_add(tickets, 1) + tl.num_programs(0)
+                number = _ticket(tickets)
             else:
                 number += tl.num_programs(0)
     return number
@@ -183,35 +191,84 @@ def _has_none(
 
 
 @triton.jit
-def _announce(number, numbers, drawn, read, turn):
-    """Tell the consumers the number of a tile."""
-    tlx.barrier_wait(read[turn % 2], (turn // 2 & 1) ^ 1)
-    tlx.local_store(numbers[turn % 2], tl.full((1,), number, tl.int32))
-    tlx.barrier_arrive(drawn[turn % 2])
+def _ticket(tickets):
+    """The next tile that no program has, after the first of each."""
+    return tl.atomic_add(tickets, 1, sem="relaxed") + tl.num_programs(0)
 
 
 @triton.jit
-def _hear(numbers, drawn, read, turn):
-    """The number of a tile, from the producer."""
+def _follow(
+    number, tickets, numbers, drawn, read, turn, begins_q, blocks, tiles, BATCH, HEADS,
+    BLOCK_M: tl.constexpr, HEADS_AT_ONCE: tl.constexpr, PACKED: tl.constexpr, LEAN: tl.constexpr,
+):  # fmt: skip
+    """The number of the tile after a program's, and what the consumers are told of it."""
+    number += tl.num_programs(0)
+    if tickets is not None:
+        number = _ticket(tickets)
+    number = _draw(
+        number, tickets, begins_q, blocks, tiles, BATCH, HEADS, BLOCK_M, HEADS_AT_ONCE, PACKED
+    )
+    tile = _announce(
+        number, numbers, drawn, read, turn, blocks, BATCH, HEADS, BLOCK_M, HEADS_AT_ONCE, LEAN
+    )
+    return number, tile
+
+
+@triton.jit
+def _announce(
+    number, numbers, drawn, read, turn, blocks, BATCH, HEADS,
+    BLOCK_M: tl.constexpr, HEADS_AT_ONCE: tl.constexpr, LEAN: tl.constexpr,
+):  # fmt: skip
+    """Tell the consumers of a tile: its number, three times, or if LEAN its place."""
+    tile = (number, number, number)
+    if LEAN:
+        tile = _tile(number, blocks, BATCH, HEADS, BLOCK_M, HEADS_AT_ONCE)
+    tlx.barrier_wait(read[turn % 2], (turn // 2 & 1) ^ 1)
+    for i in tl.static_range(3 if LEAN else 1):
+        tlx.local_store(numbers[turn % 2 * 3 + i], tl.full((1,), tile[i], tl.int32))
+    tlx.barrier_arrive(drawn[turn % 2])
+    return tile
+
+
+@triton.jit
+def _hear(numbers, drawn, read, turn, LEAN: tl.constexpr):
+    """What the producer tells of a tile."""
+    at = turn % 2 * 3
     tlx.barrier_wait(drawn[turn % 2], turn // 2 & 1)
-    number = tl.sum(tlx.local_load(numbers[turn % 2]), 0)
+    first = tl.sum(tlx.local_load(numbers[at]), 0)
+    tile = (first, first, first)
+    if LEAN:
+        head = tl.sum(tlx.local_load(numbers[at + 1]), 0)
+        tile = (first, head, tl.sum(tlx.local_load(numbers[at + 2]), 0))
     tlx.barrier_arrive(read[turn % 2])
-    return number
+    return tile
+
+
+@triton.jit
+def _place(
+    tile, blocks, BATCH, HEADS,
+    BLOCK_M: tl.constexpr, HEADS_AT_ONCE: tl.constexpr, LEAN: tl.constexpr,
+):  # fmt: skip
+    """Batch, head and first row of a tile, of which the producer has told."""
+    if not LEAN:
+        tile = _tile(tile[0], blocks, BATCH, HEADS, BLOCK_M, HEADS_AT_ONCE)
+    return tile
 
 
 @triton.jit
 def _tile(number, blocks, BATCH, HEADS, BLOCK_M: tl.constexpr, HEADS_AT_ONCE: tl.constexpr):
-    """Batch, head and first row of a tile."""
+    """Batch, head and first row of a tile; past the last one a batch that there is not."""
     if HEADS_AT_ONCE > 0:
         group = number // (HEADS_AT_ONCE * blocks)
         within = number % (HEADS_AT_ONCE * blocks)
-        heads = tl.minimum(BATCH * HEADS - group * HEADS_AT_ONCE, HEADS_AT_ONCE)
+        heads = tl.maximum(tl.minimum(BATCH * HEADS - group * HEADS_AT_ONCE, HEADS_AT_ONCE), 1)
         both = group * HEADS_AT_ONCE + within % heads
         block = blocks - 1 - within // heads
     else:
         both = number // blocks
         block = number % blocks
-    return both // HEADS, both % HEADS, block * BLOCK_M
+    batch = tl.where(number < blocks * BATCH * HEADS, both // HEADS, BATCH)
+    return batch, both % HEADS, block * BLOCK_M
 
 
 @triton.jit
@@ -295,6 +352,14 @@ def _masked(
 
 
 @triton.jit
+def _wait(bar, phase, LEAN: tl.constexpr):
+    if LEAN:
+        wait(bar, phase)
+    else:
+        tlx.barrier_wait(bar, phase)
+
+
+@triton.jit
 def _release(bar, RELEASE: tl.constexpr):
     if RELEASE:
         release(bar)
@@ -303,9 +368,26 @@ def _release(bar, RELEASE: tl.constexpr):
 
 
 @triton.jit
-def _highest(scores, highest, scale, LAZY: tl.constexpr):
+def _maximum(scores, INTEGERS: tl.constexpr):
+    """Each row's highest score.
+
+    The hardware has a maximum of three integers, and none of three floating-point numbers. That of
+    their bits is the same wherever it is not negative.
+    """
+    if INTEGERS:
+        bits = tl.max(scores.to(tl.int32, bitcast=True), 1)
+        most = bits.to(tl.float32, bitcast=True)
+        if any_in_warp(bits < 0):
+            most = tl.max(scores, 1)
+    else:
+        most = tl.max(scores, 1)
+    return most
+
+
+@triton.jit
+def _highest(scores, highest, scale, LAZY: tl.constexpr, INTEGERS: tl.constexpr):
     """What each row's weights are relative to, and whether that has changed for the warp."""
-    higher = tl.maximum(highest, tl.max(scores, 1) * scale)
+    higher = tl.maximum(highest, _maximum(scores, INTEGERS) * scale)
     grown = True
     if LAZY:
         grown = any_in_warp(higher > highest + 8.0)
@@ -331,7 +413,7 @@ def _consume(
     OUT1: tl.constexpr, CONSUMERS: tl.constexpr,
     BLOCK_N: tl.constexpr, STAGES: tl.constexpr, Q_STAGES: tl.constexpr, O_PARTS: tl.constexpr,
     PINGPONG: tl.constexpr, LAZY: tl.constexpr, RELEASE: tl.constexpr,
-    HEADS_AT_ONCE: tl.constexpr,
+    INTEGERS: tl.constexpr, LEAN: tl.constexpr, HEADS_AT_ONCE: tl.constexpr,
     LEFT: tl.constexpr, RIGHT: tl.constexpr, TAIL: tl.constexpr, LOWER: tl.constexpr,
     PACKED: tl.constexpr,
 ):  # fmt: skip
@@ -347,11 +429,11 @@ def _consume(
     if PINGPONG and ME == CONSUMERS - 1:
         tlx.named_barrier_arrive(NEXT, 256)  # the first turn
     blocks = tl.cdiv(LENGTH_Q, BLOCK_M)
-    tiles = blocks * BATCH * HEADS
-    number = _hear(numbers, drawn, read, 0)
-    if number < tiles:
+    tiles = BATCH if LEAN else blocks * BATCH * HEADS
+    tile = _hear(numbers, drawn, read, 0, LEAN)
+    if tile[0] < tiles:
         turn, at, step = 0, 0, 0
-        batch, head, row = _tile(number, blocks, BATCH, HEADS, BLOCK_M, HEADS_AT_ONCE)
+        batch, head, row = _place(tile, blocks, BATCH, HEADS, BLOCK_M, HEADS_AT_ONCE, LEAN)
         length_q, length_k, end_q, end_k = _extents(
             begins_q, begins_k, batch, LENGTH_Q, LENGTH_K, PACKED
         )
@@ -369,29 +451,29 @@ def _consume(
         shift = length_k - length_q if LOWER else 0
         scores = _masked(scores, row, first, length_k, shift, left, right, LEFT, RIGHT, TAIL)
         lowest = tl.full((ROWS,), float("-inf"), tl.float32)
-        highest, grown = _highest(scores, lowest, scale, LAZY)
+        highest, grown = _highest(scores, lowest, scale, LAZY, INTEGERS)
         weights = _weights(scores, highest, scale, MASKED)
         total = tl.sum(weights, 1)
         weights16 = weights.to(dtype)
         tlx.barrier_wait(v_full[0], 0)
-        more, following = steps > 1, number
+        more, following = steps > 1, tile
         if steps == 1:
             tlx.barrier_arrive(q_empty[ME])
-            following = _hear(numbers, drawn, read, 1)
-            more = following < tiles
+            following = _hear(numbers, drawn, read, 1, LEAN)
+            more = following[0] < tiles
 
         # Each time the weights of one step are there, and those of the next are worked out.
         while more:
             stage, before = (at + 1) % STAGES, at % STAGES
-            before_this = number
+            before_this = tile
             is_last = step + 1 == steps
             step += 1
             if is_last:
                 turn += 1
                 step = 0
-                number = following
-                batch, head, row = _tile(  # noqa: RUF059
-                    number, blocks, BATCH, HEADS, BLOCK_M, HEADS_AT_ONCE
+                tile = following
+                batch, head, row = _place(  # noqa: RUF059
+                    tile, blocks, BATCH, HEADS, BLOCK_M, HEADS_AT_ONCE, LEAN
                 )
                 length_q, length_k, end_q, end_k = _extents(  # noqa: RUF059
                     begins_q, begins_k, batch, LENGTH_Q, LENGTH_K, PACKED
@@ -401,8 +483,12 @@ def _consume(
                 )
                 row += ME * ROWS
             place = turn % Q_STAGES * CONSUMERS + ME
-            tlx.barrier_wait(q_full[place], turn // Q_STAGES & 1, pred=is_last)
-            tlx.barrier_wait(k_full[stage], ((at + 1) // STAGES) & 1)
+            if LEAN:
+                if is_last:
+                    wait(q_full[place], turn // Q_STAGES & 1)
+            else:
+                tlx.barrier_wait(q_full[place], turn // Q_STAGES & 1, pred=is_last)
+            _wait(k_full[stage], ((at + 1) // STAGES) & 1, LEAN)
             if PINGPONG:
                 tlx.named_barrier_wait(_TURN + ME, 256)
             scores = _scores(q0[place], q1[place], k0[stage], k1[stage], DIM1)
@@ -423,12 +509,12 @@ def _consume(
             so_far = highest
             if is_last:
                 so_far = lowest
-            higher, grown = _highest(scores, so_far, scale, LAZY)
+            higher, grown = _highest(scores, so_far, scale, LAZY, INTEGERS)
             weights = _weights(scores, higher, scale, MASKED)
             sum_ = tl.sum(weights, 1)
             # Before the wait for the products: ptxas leaves what is before a wait's loop there,
             # and would else work out the weights after the products, not beside them.
-            tlx.barrier_wait(v_full[stage], ((at + 1) // STAGES) & 1)
+            _wait(v_full[stage], ((at + 1) // STAGES) & 1, LEAN)
             acc0 = tlx.async_dot_wait(0, acc0)
             if OUT1 > 0:
                 acc1 = tlx.async_dot_wait(0, acc1)
@@ -437,7 +523,7 @@ def _consume(
                 _finish(
                     acc0, acc1, highest, total, o0[ME], o1[ME], o0_desc, o1_desc, sums,
                     begins_q, before_this, blocks, BATCH, HEADS, LENGTH_Q, TOTAL_Q,
-                    ME, BLOCK_M, HEADS_AT_ONCE, OUT0, OUT1, O_PARTS, MASKED, PACKED,
+                    ME, BLOCK_M, HEADS_AT_ONCE, LEAN, OUT0, OUT1, O_PARTS, MASKED, PACKED,
                 )  # fmt: skip
                 acc0 = tl.zeros((ROWS, OUT0), tl.float32)
                 acc1 = tl.zeros((ROWS, OUT1 if OUT1 > 0 else 16), tl.float32)
@@ -457,8 +543,8 @@ def _consume(
             weights16 = weights.to(dtype)
             at += 1
             if step + 1 == steps:
-                following = _hear(numbers, drawn, read, turn + 1)
-                more = following < tiles
+                following = _hear(numbers, drawn, read, turn + 1, LEAN)
+                more = following[0] < tiles
 
         before = at % STAGES
         acc0 = tlx.async_dot(weights16, v0[before], acc0)
@@ -468,8 +554,8 @@ def _consume(
         acc0 = tlx.async_dot_wait(0, acc0)
         _finish(
             acc0, acc1, highest, total, o0[ME], o1[ME], o0_desc, o1_desc, sums,
-            begins_q, number, blocks, BATCH, HEADS, LENGTH_Q, TOTAL_Q,
-            ME, BLOCK_M, HEADS_AT_ONCE, OUT0, OUT1, O_PARTS, MASKED, PACKED,
+            begins_q, tile, blocks, BATCH, HEADS, LENGTH_Q, TOTAL_Q,
+            ME, BLOCK_M, HEADS_AT_ONCE, LEAN, OUT0, OUT1, O_PARTS, MASKED, PACKED,
         )  # fmt: skip
         tlx.async_descriptor_store_wait(0)
 
@@ -477,12 +563,12 @@ def _consume(
 @triton.jit
 def _finish(
     acc0, acc1, highest, total, o0, o1, o0_desc, o1_desc, sums,
-    begins_q, number, blocks, BATCH, HEADS, LENGTH_Q, TOTAL_Q,
-    ME: tl.constexpr, BLOCK_M: tl.constexpr, HEADS_AT_ONCE: tl.constexpr, OUT0: tl.constexpr,
-    OUT1: tl.constexpr, O_PARTS: tl.constexpr, MASKED: tl.constexpr, PACKED: tl.constexpr,
+    begins_q, tile, blocks, BATCH, HEADS, LENGTH_Q, TOTAL_Q,
+    ME: tl.constexpr, BLOCK_M: tl.constexpr, HEADS_AT_ONCE: tl.constexpr, LEAN: tl.constexpr,
+    OUT0: tl.constexpr, OUT1: tl.constexpr, O_PARTS: tl.constexpr, MASKED: tl.constexpr, PACKED: tl.constexpr,
 ):  # fmt: skip
     """Store 64 rows of the result, and the logarithms of their sums."""
-    batch, head, row = _tile(number, blocks, BATCH, HEADS, BLOCK_M, HEADS_AT_ONCE)
+    batch, head, row = _place(tile, blocks, BATCH, HEADS, BLOCK_M, HEADS_AT_ONCE, LEAN)
     row += ME * ROWS
     length_q, end_q = LENGTH_Q, LENGTH_Q
     if PACKED:

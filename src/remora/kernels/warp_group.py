@@ -46,6 +46,34 @@ def _(op: Any, builder: Any, lowering: Any) -> None:
     )
 
 
+@op("remora.wait")
+def wait(call: Call, bar: Any, phase: Any) -> None:
+    """``tlx.barrier_wait``, of each thread by itself.
+
+    Stock Triton makes the warps of a task meet between two waits for barriers of one array.
+    """
+    call.emit([barrier(call, "bar", bar), call.integer("phase", phase)])
+
+
+@wait.reference
+def _wait(machine: Machine, bar: Barrier, phase: Any) -> None:
+    bar.wait(machine, int(phase))
+
+
+@wait.lowering("cuda:90")
+def _(op: Any, builder: Any, lowering: Any) -> None:
+    from remora.tlx.lower.assembly import execute, shared_address
+
+    bar, phase = op.operands
+    execute(
+        builder,
+        "{\n\t.reg .pred %done;\nagain:\n"
+        "\tmbarrier.try_wait.parity.shared::cta.b64 %done, [$0], $1;\n"
+        "\t@!%done bra.uni again;\n\t}",
+        [shared_address(builder, bar), phase],
+    )
+
+
 @op("remora.any_in_warp")
 def any_in_warp(call: Call, rows: Any) -> Any:
     """Whether any of a product's rows that the warp holds is set: a scalar, of each warp its own.

@@ -265,6 +265,10 @@ plugin.activate()
 def __getattr__(name: str) -> Any:
     if name.startswith("__"):
         raise AttributeError(f"module 'remora.tlx' has no attribute {name!r}")
+    from remora.dsl import kernel_line
+
     raise MissingWord(
-        f"tlx.{name} is not implemented by Remora", hint="docs/tlx.md lists the words that are"
+        f"tlx.{name} is not implemented by Remora",
+        where=kernel_line(),
+        hint="docs/tlx.md lists the words that are",
     )

@@ -31,6 +31,15 @@ def require_barriers(call: Call) -> None:
     call.require_target(*FROM_HOPPER_ON, reason=_REASON, instead=_INSTEAD)
 
 
+def require_copy_engine(call: Call, instead: str) -> None:
+    """Refuse targets without TMA."""
+    call.require_target(
+        *FROM_HOPPER_ON,
+        reason="the copy engine (TMA) is Hopper's and later NVIDIA GPUs'",
+        instead=instead,
+    )
+
+
 def barrier(call: Call, name: str, value: Any) -> Any:
     """Check that an argument is one barrier; an allocation of one stands for it."""
     from remora.tlx.buffers import local_view  # which needs barriers
@@ -455,6 +464,12 @@ def _fence(call: Call, scope: str) -> None:
             reason="wgmma and TMA are Hopper's and later NVIDIA GPUs'",
             instead="leave the fence out",
         )  # fmt: skip
+    else:
+        call.require_target(
+            "cuda",
+            reason="it is an instruction of NVIDIA's",
+            instead='atomics order memory: tl.atomic_add(..., sem="acq_rel", scope="gpu")',
+        )
     call.emit([], scope=scope)
 
 

@@ -10,7 +10,7 @@ from triton.language import core as tl
 from remora.dsl import Call, describe, op
 from remora.dsl.reference import Machine
 from remora.errors import WrongShape, WrongType
-from remora.tlx.barriers import Barrier, barrier, require_barriers
+from remora.tlx.barriers import Barrier, barrier, require_copy_engine
 from remora.tlx.buffers import LOWERED_IN, view
 from remora.tlx.descriptors import STORES
 from remora.tlx.types import TokenType, bits
@@ -52,7 +52,7 @@ def check_bulk_load(
     call: Call, src: Any, result: Any, bulk_size: Any, bar: Any
 ) -> tuple[Any, Any, Any, Any]:
     """Check the arguments of ``async_load`` with ``bulk``; the operands."""
-    require_barriers(call)
+    require_copy_engine(call, "leave bulk out: tlx.async_load has groups and waits")
     buffer = view(call, "result", result)
     if len(buffer.shape) != 1:
         call.fail(
@@ -88,7 +88,7 @@ def async_store(call: Call, dst_global_ptr: Any, src_smem: Any, size: Any) -> No
 
     It is a group of its own for ``async_descriptor_store_wait``.
     """
-    require_barriers(call)
+    require_copy_engine(call, "tl.store what tlx.local_load reads")
     buffer = view(call, "src_smem", src_smem)
     call.emit(
         [

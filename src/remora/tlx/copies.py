@@ -81,6 +81,17 @@ def async_load(
         )
     volatile = call.constant("is_volatile", is_volatile, bool)
     mask, other = masked(call, buffer.shape, buffer.dtype, mask, other)
+    for name, policy, allowed in (
+        ("cache_modifier", cache_modifier, ("", ".ca", ".cg", ".cs", ".cv")),
+        ("eviction_policy", eviction_policy, ("", "evict_first", "evict_last")),
+    ):
+        if tl._unwrap_if_constexpr(policy) not in allowed:
+            there = ", ".join(map(repr, allowed))
+            call.fail(
+                WrongType,
+                f"{name} has to be one of {there}, it is {describe(policy)}",
+                hint=f"leave {name} out",
+            )
     # Triton's own load carries pointers, mask and policy to the lowering; it is
     # volatile so that no stock pass moves or merges it.
     loaded = tl.load(

@@ -14,7 +14,7 @@ from triton.language import core as tl
 from remora.dsl import Call, Handle, HandleType, describe, op
 from remora.dsl.reference import Machine, numpy_dtype
 from remora.errors import WrongDtype, WrongShape, WrongType
-from remora.tlx.barriers import Barrier, barrier, predicate, require_barriers
+from remora.tlx.barriers import Barrier, barrier, predicate, require_copy_engine
 from remora.tlx.buffers import LOWERED_IN, view
 from remora.tlx.ranks import first_of_pair, program_of, rank_of
 from remora.tlx.targets import require_pair
@@ -203,7 +203,7 @@ def async_descriptor_load(
         two_ctas: Blackwell's, constant: the box's bytes are counted at the barrier of the first
             CTA of a pair of even rank and the next, for each of the two CTAs' copies.
     """
-    require_barriers(call)
+    require_copy_engine(call, "tlx.async_load copies from pointers, with groups and waits")
     desc = descriptor(call, "desc", desc)
     buffer = _box(call, "result", desc, result)
     where = _offsets(call, desc, offsets)
@@ -263,7 +263,7 @@ def async_descriptor_store(
         store_reduce: "", or what the tensor's elements are combined with the buffer's
             by, atomically: "add", "min", "max", "and", "or", "xor".
     """
-    require_barriers(call)
+    require_copy_engine(call, "tl.store, or desc.store, what tlx.local_load reads")
     desc = descriptor(call, "desc", desc)
     buffer = _box(call, "source", desc, source)
     where = _offsets(call, desc, offsets)
@@ -304,7 +304,7 @@ def async_descriptor_store_wait(call: Call, pendings: Any, read_only: Any = True
         call.fail(
             WrongShape, f"pendings has to be at least 0, it is {count}", hint="0 waits for all"
         )
-    require_barriers(call)
+    require_copy_engine(call, "leave the wait out: tl.store needs none")
     call.emit(
         [], pendings=count, read_only=bool(call.constant("read_only", read_only, (bool, int)))
     )
@@ -319,7 +319,7 @@ def async_descriptor_prefetch_tensor(
     Args:
         desc, offsets, pred, eviction_policy: as of ``async_descriptor_load``.
     """
-    require_barriers(call)
+    require_copy_engine(call, "leave the prefetch out")
     desc = descriptor(call, "desc", desc)
     where = _offsets(call, desc, offsets)
     eviction = _one_of(call, "eviction_policy", eviction_policy, EVICTIONS)
@@ -344,7 +344,7 @@ def prefetch(
         tensormap: constant; whether ``pointer`` is a tensor descriptor.
     """
     if call.constant("tensormap", tensormap, bool):
-        require_barriers(call)
+        require_copy_engine(call, "leave the prefetch out")
         call.emit([operand(call, descriptor(call, "pointer", pointer))], level="tensormap")
         return
     level = _one_of(call, "level", level, ("L1", "L2"))

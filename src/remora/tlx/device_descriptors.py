@@ -9,7 +9,7 @@ from triton.language import core as tl
 from remora.dsl import Call, Handle, describe, op
 from remora.dsl.reference import Machine
 from remora.errors import BufferIndexError, WaitNeverEnds, WrongDtype, WrongShape, WrongType
-from remora.tlx.barriers import require_barriers
+from remora.tlx.barriers import require_copy_engine
 from remora.tlx.buffers import LOWERED_IN
 from remora.tlx.descriptors import block_shape, check_box, operand
 from remora.tlx.types import DescriptorPlacesType, bits
@@ -19,6 +19,8 @@ PADDINGS = ("zero", "nan")
 #: Bytes of a descriptor in memory.
 SIZE = 128
 
+_INSTEAD = "tlx.make_tensor_descriptor(None, ...) makes one without a place"
+
 
 @op("tlx.allocate_tensor_descriptor", lowered_in=LOWERED_IN)
 def allocate_tensor_descriptor(call: Call, num: Any) -> Any:
@@ -26,7 +28,7 @@ def allocate_tensor_descriptor(call: Call, num: Any) -> Any:
 
     The launch needs an allocator: ``triton.set_allocator``.
     """
-    require_barriers(call)
+    require_copy_engine(call, _INSTEAD)
     count = call.constant("num", num)
     if count < 1:
         call.fail(WrongShape, f"num has to be at least 1, it is {count}", hint="num=1")
@@ -114,7 +116,7 @@ def make_tensor_descriptor(
         if desc_ptr is not None:
             call.emit([desc_ptr, Handle(made, operand(call, made).type)])
         return made
-    require_barriers(call)
+    require_copy_engine(call, _INSTEAD)
     extents = [call.semantic.make_scalar(s, tl.int32) for s in sizes]
     strided = [call.semantic.make_scalar(tl._unwrap_if_constexpr(s), tl.int64) for s in steps]
     kind = tl.block_type(dtype, list(block))

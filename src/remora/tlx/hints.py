@@ -188,6 +188,12 @@ def rematerialized_range(
     call.constant("identity", identity)
     if last <= first:
         call.fail(WrongShape, f"the range ends at {last}, it starts at {first}", hint="end > start")
+    if (last - first) & (last - first - 1):
+        call.fail(
+            WrongShape,
+            f"the range has {last - first} numbers",
+            hint="a power of two, and a mask where fewer are used",
+        )
     return call.semantic.arange(first, last)
 
 

@@ -8,6 +8,7 @@ out: a cluster asks for another one's place (producer), and all its tasks read w
 from __future__ import annotations
 
 import functools
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,7 +28,7 @@ from remora.tlx.barriers import (
 )
 from remora.tlx.buffers import LOWERED_IN, local_alloc, local_view, view
 from remora.tlx.clusters import cluster_cta_rank
-from remora.tlx.launch import reference_cluster, reference_clusters
+from remora.tlx.launch import cluster_in_force, reference_cluster, reference_clusters
 from remora.tlx.ranks import grid, place, program_of
 from remora.tlx_plugin import BLACKWELL
 
@@ -144,22 +145,29 @@ def _stage(call: Call, context: Any, phase: Any, name: str, k: Any) -> tuple[Any
     return empty, full, answer
 
 
+def _several(call: Call, multi_ctas: Any) -> bool:
+    """Whether all CTAs of a cluster have one answer."""
+    if tl._unwrap_if_constexpr(multi_ctas) is None:
+        return math.prod(cluster_in_force()) > 1
+    return bool(call.constant("multi_ctas", multi_ctas, bool))
+
+
 @op("tlx.clc_producer", lowered_in=LOWERED_IN)
 def clc_producer(
-    call: Call, context: Any, p_producer: Any = None, multi_ctas: Any = False, k: Any = 0
+    call: Call, context: Any, p_producer: Any = None, multi_ctas: Any = None, k: Any = 0
 ) -> None:
     """Ask for the place of a cluster that has not begun, when the stage is empty.
 
     Args:
         context: what ``clc_create_context`` gave.
         p_producer: the phase of the stage's empty barrier, 1 first: 0 or 1, constant or not.
-        multi_ctas: whether the cluster has several CTAs, constant: the first asks, and all
-            get the answer. Every CTA calls the word.
+        multi_ctas: whether the first CTA of the cluster asks, and all get the answer, constant;
+            None: where clusters are of several CTAs. Every CTA calls the word.
         k: the stage.
 
     One task calls it. Its answer has to be consumed before the program ends.
     """
-    several = call.constant("multi_ctas", multi_ctas, bool)
+    several = _several(call, multi_ctas)
     empty, full, answer = _stage(call, context, p_producer, "p_producer", k)
     inner = _inner(call)
     first = None
@@ -209,7 +217,7 @@ def clc_consumer(
     call: Call,
     context: Any,
     p_consumer: Any = None,
-    multi_ctas: Any = False,
+    multi_ctas: Any = None,
     k: Any = 0,
     return_3d: Any = False,
 ) -> Any:
@@ -227,7 +235,7 @@ def clc_consumer(
     Under the reference meaning one cluster runs at a time, so that it takes the places of all that
     follow; but -1 where the kernel is not a ``tlx.jit`` one: its programs are started by Triton.
     """
-    several = call.constant("multi_ctas", multi_ctas, bool)
+    several = _several(call, multi_ctas)
     axes = 3 if call.constant("return_3d", return_3d, bool) else 1
     empty, full, answer = _stage(call, context, p_consumer, "p_consumer", k)
     inner = _inner(call)

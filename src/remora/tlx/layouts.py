@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from functools import wraps
+from inspect import signature
 from typing import Any
 
 from triton.language import core as tl
 
-from remora.dsl import Call, Handle, describe, op
+from remora.dsl import Call, Handle, describe, kernel_line, op
 from remora.dsl.reference import Machine
 from remora.errors import UnsupportedByTarget, WrongShape, WrongType
 from remora.tlx.storage import LOWERED_IN
@@ -26,7 +27,7 @@ def plain(value: Any) -> Any:
 
 def _check(holds: bool, what: str, hint: str) -> None:
     if not holds:
-        raise WrongShape(what, hint=hint)
+        raise WrongShape(what, where=kernel_line(), hint=hint)
 
 
 def _is_power(number: Any) -> bool:
@@ -46,6 +47,17 @@ def in_kernels(function: Callable[..., Any]) -> Callable[..., Any]:
 
 class layout_encoding(tl.base_value):
     """A layout: a value that is compared, hashed and printed by what it says."""
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> layout_encoding:
+        if args or kwargs:  # a copy is made without
+            taken = signature(cls.__init__)
+            try:
+                taken.bind(None, *args, **kwargs)
+            except TypeError as error:
+                raise WrongType(
+                    f"tlx.{cls.__name__}: {error}", where=kernel_line(), hint=str(taken)
+                ) from error
+        return super().__new__(cls)
 
     def __init__(self, **said: Any) -> None:
         self.__dict__.update({name: plain(value) for name, value in said.items()})
@@ -271,6 +283,11 @@ class padded_shared_layout_encoding(shared_layout_encoding):
             len(s.intervals) == len(s.paddings),
             f"{len(s.intervals)} intervals and {len(s.paddings)} paddings",
             "give each interval its padding",
+        )
+        _check(
+            all(map(_is_power, (*s.intervals, *s.paddings))),
+            f"intervals are {s.intervals} and paddings {s.paddings}",
+            "give powers of two",
         )
 
     @staticmethod
@@ -545,6 +562,7 @@ class layout(register_layout):
         _check(
             isinstance(shape, tuple) and isinstance(stride, tuple)
             and len(shape) == len(stride) == 2
+            and all(isinstance(modes, tuple) for modes in (*shape, *stride))
             and all(len(a) == len(b) for a, b in zip(shape, stride, strict=True))
             and all(_is_power(extent) for modes in shape for extent in modes),
             f"shape {shape} and stride {stride} are not (thread, value) modes of powers of two",
@@ -606,6 +624,12 @@ class amd_mfma_layout_encoding(register_layout):
                 f"{call.num_warps}",
                 hint="give warps_per_cta whose product is num_warps",
             )
+        if len(s.warps_per_cta) != len(shape):
+            call.fail(
+                WrongShape,
+                f"the layout is of {len(s.warps_per_cta)} dimensions, the tensor of shape {shape}",
+                hint="tlx.slice_layout is of one less than its parent",
+            )
         return (
             f"#ttg.amd_mfma<{{version = {s.version}, warpsPerCTA = {list(s.warps_per_cta)}, "
             f"instrShape = {list(s.instr_shape)}, isTransposed = {str(s.transposed).lower()}}}>"
@@ -628,6 +652,12 @@ class slice_layout_encoding(register_layout):
     def text(self, call: Call, shape: tuple[int, ...]) -> str:
         """See ``register_layout``."""
         s: Any = self
+        if not 0 <= s.dim <= len(shape):
+            call.fail(
+                WrongShape,
+                f"slice_layout leaves out dimension {s.dim} of {len(shape) + 1}",
+                hint="dimensions are counted from 0",
+            )
         whole = (*shape[: s.dim], 1, *shape[s.dim :])
         return f"#ttg.slice<{{dim = {s.dim}, parent = {s.parent.text(call, whole)}}}>"
 
@@ -667,8 +697,17 @@ def amd_mfma_layout(
     if not isinstance(shape, tuple) or len(shape) != 3:
         call.fail(WrongShape, f"instr_shape is {shape!r}", hint="give (M, N, K)")
     warps = plain(warps_per_cta) or (call.num_warps, 1)
-    if len(warps) not in (2, 3):
+    if not isinstance(warps, tuple) or len(warps) not in (2, 3):
         call.fail(WrongShape, f"warps_per_cta is {warps}", hint="give (M, N), or (B, M, N)")
+    for name, given in (("instr_shape", shape), ("warps_per_cta", warps)):
+        if not all(isinstance(x, int) and x > 0 for x in given):
+            call.fail(WrongShape, f"{name} is {given}", hint="give integers above 0")
+    if not 1 <= call.constant("version", version) <= 4:
+        call.fail(
+            UnsupportedByTarget,
+            f"there are no matrix cores of version {plain(version)}",
+            hint="version=3 is of gfx942, 4 of gfx950",
+        )
     return tl.constexpr(
         amd_mfma_layout_encoding(
             version=call.constant("version", version), instr_shape=shape,
@@ -687,6 +726,8 @@ def dot_operand_layout(call: Call, op_idx: Any, parent: Any, k_width: Any = None
     if index not in (0, 1):
         call.fail(WrongShape, f"op_idx has to be 0 or 1, it is {index}", hint="0 is A, 1 is B")
     width = call.constant("k_width", k_width)
+    if not _is_power(width):
+        call.fail(WrongShape, f"k_width is {width}", hint="give a power of two")
     return tl.constexpr(
         dot_operand_layout_encoding(
             op_idx=index, parent=_register_layout(call, "parent", parent), k_width=width

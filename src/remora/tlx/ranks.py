@@ -10,7 +10,7 @@ from triton.language import core as tl
 from remora.dsl import Call
 from remora.dsl.reference import Machine
 from remora.errors import WrongShape
-from remora.tlx.launch import MOST_CTAS, reference_cluster
+from remora.tlx.launch import cluster_in_force, reference_cluster
 from remora.tlx_plugin import FROM_HOPPER_ON
 
 #: A program, by its place in the grid.
@@ -30,11 +30,14 @@ def rank_of(call: Call, name: str, value: Any) -> Any:
     """Check the rank of a CTA: an integer; where it is constant, one that a cluster can have."""
     require_clusters(call)
     constant = tl._unwrap_if_constexpr(value)
-    if isinstance(constant, int) and not 0 <= constant < MOST_CTAS:
+    size = cluster_in_force()
+    if isinstance(constant, int) and not 0 <= constant < math.prod(size):
         call.fail(
             WrongShape,
-            f"{name} has to be the rank of a CTA of the cluster, it is {constant}",
-            hint="ranks are 0 to tlx.cluster_size_1d() - 1",
+            f"{name} has to be the rank of a CTA of the cluster, it is {constant}; clusters are "
+            f"{size} here",
+            hint="ranks are 0 to tlx.cluster_size_1d() - 1; the launch option ctas_per_cga makes "
+            "clusters larger",
         )
     return call.integer(name, value)
 

@@ -15,7 +15,7 @@ from remora.tlx.barriers import Barrier, barrier, predicate
 from remora.tlx.buffers import LOWERED_IN, view
 from remora.tlx.ranks import pair_of
 from remora.tlx.targets import require_pair, require_tensor_memory
-from remora.tlx.types import are_scales, bits
+from remora.tlx.types import LANES, are_scales, bits
 
 #: What it does is in order: products, copies, and the arrivals that follow them.
 QUEUE = "tcgen05"
@@ -371,7 +371,32 @@ def tmem_copy(call: Call, src: Any, dst: Any) -> None:
             f"src is of shape {source.shape}, dst of {to.shape}",
             hint="a copy fills a whole buffer",
         )
+    else:
+        _check_copied(call, to)
     call.emit([source, to], scales=scales)
+
+
+def _check_copied(call: Call, to: Any) -> None:
+    """Check a matrix that stock Triton can copy: its rows in all lanes, swizzled, in 32 bits."""
+    rows, length = to.shape
+    if rows != LANES:
+        call.fail(
+            WrongShape,
+            f"dst has {rows} rows, a copy fills {LANES} lanes",
+            hint="tlx.local_load from src, and tlx.local_store, bring fewer rows",
+        )
+    if bits(to.dtype) != 32:
+        call.fail(
+            WrongDtype,
+            f"dst is of {to.dtype}, copies are of 32 bits",
+            hint="tlx.local_reinterpret reads both buffers as tl.float32, with fewer columns",
+        )
+    if length < 8:
+        call.fail(
+            WrongShape,
+            f"dst has {length} columns, a copy is of 8 at least",
+            hint="tlx.local_load from src, and tlx.local_store, bring fewer columns",
+        )
 
 
 #: What the matrix unit reads of scales at a time: 32 rows of 16 bytes, as 128 rows by 4.

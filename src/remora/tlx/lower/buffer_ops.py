@@ -179,13 +179,18 @@ def lower_copy(op: CustomOp, builder: Builder, lowering: Lowering) -> SSAValue:
     contiguous = lowering.analysis.layout_of(buffer).order[0]
     if not is_direct(op, lowering.analysis):
         known = known_bytes(op, lowering.analysis, contiguous)
-        widths = " or ".join(map(str, sorted(DIRECT.get(str(lowering.target.arch), ()))))
+        there = DIRECT.get(str(lowering.target.arch), ())
+        widths = " or ".join(map(str, sorted(there)))
+        more = (
+            ""
+            if known >= max(there, default=0)
+            else ("say what is known with tl.multiple_of, tl.max_contiguous or contiguity=, or ")
+        )
         raise UnsupportedByTarget(
             f"tlx.buffer_load_to_local: a lane would copy {known} bytes, as far as can be shown; "
             f"{lowering.target} copies {widths or 'nothing'} straight to LDS",
             where=op.where,
-            hint="say what is known with tl.multiple_of, tl.max_contiguous or contiguity=, or use "
-            "tlx.async_load, which copies through registers where it has to",
+            hint=f"{more}use tlx.async_load, which copies through registers where it has to",
         )
     size = element_bytes(load.operands[0].type)
     vector = direct_bytes(op, lowering.analysis, contiguous) // size

@@ -72,11 +72,12 @@ def written_in_a_row(
 ) -> str | None:
     """The layout of loads with which each warp fills LDS in a row, ``vector`` elements a lane.
 
-    None where the buffer is smaller than what a warp writes at once.
+    None where the buffer is smaller than what a warp writes at once, or swizzled: the layout of a
+    tensor permutes nothing.
     """
     bases = bases_of(layout, shape)
     first = vector.bit_length() - 1
-    if bases is None or len(bases) < first + 6:
+    if bases is None or len(bases) < first + 6 or any(sum(map(bool, b)) > 1 for b in bases):
         return None
     lanes, rest = bases[first : first + 6], bases[first + 6 :]
     count = warps.bit_length() - 1

@@ -197,6 +197,56 @@ def lower_commit(op: CustomOp, builder: Builder, lowering: Lowering) -> None:
     _reach(lowering, bar)
 
 
+def copies_of_scales(place: int, source: int, rows: int, length: int) -> list[str]:
+    """The copies of scales (rows, length) to tensor memory, 128 rows by 4 each: 4 columns.
+
+    place, source: the numbers of the operands that are its address and the matrix descriptor. Both
+    CTAs copy, each from its own shared memory.
+    """
+    lines = []
+    for row in range(rows // 128):
+        for column in range(length // 4):
+            chunk = row * (length // 4) + column
+            lines.append(f"add.s64 left, ${source}, {chunk * 512 >> 4};")
+            lines.append(
+                "@once tcgen05.cp.cta_group::2.32x128b.warpx4 "
+                f"[${place} + {4 * (column * (rows // 128) + row)}], left;"
+            )
+    return lines
+
+
+#: Of the matrix descriptor of scales: 8 rows of 16 bytes follow each other, not swizzled.
+_SCALES = 8 << 32 | 1 << 46
+
+
+def scales_descriptor(builder: Builder, source: SSAValue, rank: int) -> SSAValue:
+    """The matrix descriptor of a buffer of scales of ``rank`` dimensions, an i64."""
+    return descriptor(builder, shared_address(builder, source, rank), _SCALES)
+
+
+def lower_copy(
+    op: CustomOp, builder: Builder, lowering: Lowering, to: SSAValue, shape: Sequence[int]
+) -> None:
+    """The copies of scales of a shape to tensor memory in both CTAs, by the first one."""
+    source = op.operands[0]
+    kind: MemDesc = lowering.analysis.described(source)
+    leading, _ = leads(builder)
+    if lowering.num_warps_at(op.op) > 1:
+        barrier(builder)
+    _once(
+        builder, copies_of_scales(0, 1, shape[0], shape[1]),
+        [tensor_address(builder, to), scales_descriptor(builder, source, len(kind.shape)),
+         _first_warp(builder, leading, builder.constant(1, 1))],
+        predicate=2,
+    )  # fmt: skip
+    _reach(lowering, source)
+
+
+def are_used(lowering: Lowering) -> bool:
+    """Whether a kernel has products of two CTAs."""
+    return any(op.attributes["pair"] for op in lowering.ops if op.name in _PRODUCTS)
+
+
 def check(lowering: Lowering) -> None:
     """Check that all of a kernel's work for the matrix unit is of two CTAs, where some is.
 
@@ -205,7 +255,9 @@ def check(lowering: Lowering) -> None:
     """
     products = [op for op in lowering.ops if op.name in _PRODUCTS]
     pair = next((op for op in products if op.attributes["pair"]), None)
-    copies = [op for op in lowering.ops if op.name == "tlx.tmem_copy"]
+    copies = [
+        op for op in lowering.ops if op.name == "tlx.tmem_copy" and not op.attributes["scales"]
+    ]
     single = [op for op in products if not op.attributes["pair"]] + copies
     if pair is not None and single:
         word = single[0].name.replace("tensor_dot", "async_dot")

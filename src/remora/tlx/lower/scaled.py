@@ -15,7 +15,6 @@ from remora.ir.build import Builder, attribute, i32
 from remora.tlx.buffers import local_view
 from remora.tlx.lower import pairs, shared
 from remora.tlx.lower.analysis import TlxAnalysis, Use, wants
-from remora.tlx.lower.assembly import shared_address
 from remora.tlx.lower.layouts import Layout, MemDesc, NvmmaShared
 from remora.tlx.lower.shared import segments
 from remora.tlx.lower.tcgen05 import flags, ordered_scales
@@ -126,21 +125,14 @@ def _scaling_of_pair(
         copied.append((place, source, len(kind.shape), size))
     # All are allocated before one is used: what is written out lasts as long as all its operands.
     operands: list[SSAValue] = []
-    lines = []
+    lines: list[str] = []
     for place, source, rank, (rows, length) in copied:
         at = first + len(operands)
         operands.append(pairs.tensor_address(builder, place))
         if source is None:
             continue
-        operands.append(pairs.descriptor(builder, shared_address(builder, source, rank), _SCALES))
-        for row in range(rows // 128):
-            for column in range(length // 4):
-                chunk = row * (length // 4) + column
-                lines.append(f"add.s64 left, ${at + 1}, {chunk * 512 >> 4};")
-                lines.append(
-                    "@once tcgen05.cp.cta_group::2.32x128b.warpx4 "
-                    f"[${at} + {4 * (column * (rows // 128) + row)}], left;"
-                )
+        operands.append(pairs.scales_descriptor(builder, source, rank))
+        lines += pairs.copies_of_scales(at, at + 1, rows, length)
     names = [first, first + (1 if copied[0][1] is None else 2)]
     each = 32 * packed // block  # scales of a row that an instruction reads
     instructions, places = [], []
@@ -160,10 +152,6 @@ def _scaling_of_pair(
     return pairs.Scaling(
         f"{kind_name}.block_scale.scale_vec::{each}X", instructions, places, lines, operands
     )
-
-
-#: Of the matrix descriptor of scales: 8 rows of 16 bytes follow each other, not swizzled.
-_SCALES = 8 << 32 | 1 << 46
 
 
 @local_view.lowering(*BLACKWELL)

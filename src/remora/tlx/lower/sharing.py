@@ -29,6 +29,7 @@ from remora.tlx.storage import (
     plan,
     renamed,
 )
+from remora.tlx.types import LANES
 
 
 @dataclass(eq=False)
@@ -101,10 +102,10 @@ class SharedStorage:
             )
 
     def _allocate_columns(self, at: CustomOp, builder: Builder) -> None:
-        """Blocks of tensor memory, each of the kind of its largest member."""
+        """Blocks of tensor memory, each of the kind of its largest member with the most rows."""
         for block, size in enumerate(self.plan.blocks):
             own = [m for m in self.members if self.placement(m).block == block]
-            largest = max(own, key=self._bytes)
+            largest = max(own, key=lambda m: (min(m.attributes["shape"][0], LANES), self._bytes(m)))
             a, one = largest.attributes, self._bytes(largest)
             layout = self.layouts[largest]
             kind = MemDesc(a["shape"], element_type(a["dtype"]), layout, size // one)

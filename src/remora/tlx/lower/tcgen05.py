@@ -90,7 +90,7 @@ def lower_commit(op: CustomOp, builder: Builder, lowering: Lowering) -> None:
 
 @tmem_copy.lowering(*BLACKWELL)
 def lower_copy(op: CustomOp, builder: Builder, lowering: Lowering) -> None:
-    """``ttng.tmem_copy``."""
+    """``ttng.tmem_copy``; in a kernel of pairs, the instructions."""
     source, to = op.operands
     if scales := op.attributes["scales"]:
         kind: MemDesc = lowering.analysis.described(to)
@@ -100,6 +100,9 @@ def lower_copy(op: CustomOp, builder: Builder, lowering: Lowering) -> None:
             to = scales_part(builder, to, kind, whole, 0)
         elif whole.shape != kind.shape:
             to = builder.value("ttg.memdesc_reinterpret", [to], whole.type)
+        if pairs.are_used(lowering):
+            pairs.lower_copy(op, builder, lowering, to, whole.shape)
+            return
         source = ordered_scales(builder, source, whole)
     builder.op("ttng.tmem_copy", [source, to])
 
