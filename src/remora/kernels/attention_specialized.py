@@ -565,7 +565,8 @@ def _finish(
     acc0, acc1, highest, total, o0, o1, o0_desc, o1_desc, sums,
     begins_q, tile, blocks, BATCH, HEADS, LENGTH_Q, TOTAL_Q,
     ME: tl.constexpr, BLOCK_M: tl.constexpr, HEADS_AT_ONCE: tl.constexpr, LEAN: tl.constexpr,
-    OUT0: tl.constexpr, OUT1: tl.constexpr, O_PARTS: tl.constexpr, MASKED: tl.constexpr, PACKED: tl.constexpr,
+    OUT0: tl.constexpr, OUT1: tl.constexpr, O_PARTS: tl.constexpr, MASKED: tl.constexpr,
+    PACKED: tl.constexpr,
 ):  # fmt: skip
     """Store 64 rows of the result, and the logarithms of their sums."""
     batch, head, row = _place(tile, blocks, BATCH, HEADS, BLOCK_M, HEADS_AT_ONCE, LEAN)
