@@ -1,9 +1,13 @@
-"""The triangle multiplicative update's kernels for Hopper, on rows that are normalised already.
+"""The triangle multiplicative update's kernels for Hopper.
 
-Three kernels, whose warps have tasks of their own: :func:`project` and :func:`finish`, two products
-of which one is the other's gate, and :func:`pair_products`, the batched product between them.
+Three kernels, whose warps have tasks of their own: :func:`project` and :func:`finish`, products of
+which one is the other's gate, and :func:`pair_products`, the batched product between them.
 Intermediates are channel-major, (channel, pair): so the batched product reads and writes plain
 matrices.
+
+FOLDED: the layer norms are in the weights (:mod:`remora.kernels.triangle_folding`), and products
+read what is not normalised. The consumers work out each row's mean and variance from shared memory
+while the matrix units have its first products.
 """
 
 from __future__ import annotations
@@ -13,6 +17,8 @@ import triton.language as tl
 
 import remora.tlx as tlx
 from remora.kernels.tiles import tile_of
+from remora.kernels.triangle_folding import GATE
+from remora.kernels.warp_group import release, row_moments
 
 #: Pairs of one consumer; channels of a block of weights, and its depth.
 PAIRS = tl.constexpr(64)
@@ -22,232 +28,334 @@ DEPTH = tl.constexpr(64)
 
 @triton.jit
 def _gated(p, g):
-    """``p * sigmoid(g)``; ``/`` would make more of the reciprocal."""
-    power = tl.math.exp2(g * -1.4426950408889634)  # log2(e)
+    """``p / (1 + 2 ** g)``; ``/`` would make more of the reciprocal."""
     return p * tl.inline_asm_elementwise(
-        "rcp.approx.ftz.f32 $0, $1;", "=f,f", [1.0 + power], tl.float32, is_pure=True, pack=1
-    )
+        "rcp.approx.ftz.f32 $0, $1;", "=f,f", [1.0 + tl.math.exp2(g)], tl.float32, is_pure=True,
+        pack=1,
+    )  # fmt: skip
+
+
+@triton.jit
+def _turns(tiles, CLUSTER: tl.constexpr):
+    """How many of the tiles are a program's: as many as of the others of its cluster."""
+    clusters = tl.num_programs(0) // CLUSTER
+    return tl.cdiv(tl.cdiv(tiles, CLUSTER) - tl.program_id(0) // CLUSTER, clusters)
 
 
 @triton.jit
 def _copy_weights(
-    p_desc, g_desc, blocks, full, empty, tiles,
+    p_desc, g_desc, blocks, full, empty, turns, ROWS: tl.constexpr,
     CHUNKS: tl.constexpr, P_PIECES: tl.constexpr, G_PIECES: tl.constexpr, STAGES: tl.constexpr,
-    RESIDENT: tl.constexpr,
+    RESIDENT: tl.constexpr, CLUSTER: tl.constexpr,
 ):  # fmt: skip
-    """Copy the weights, block by block, for each tile again; once if all are RESIDENT."""
+    """Copy the weights, block by block of ROWS, for each tile again; once if all are RESIDENT."""
     step = 0
-    for chunk in range(CHUNKS if RESIDENT else tiles * CHUNKS):
-        channel = chunk % CHUNKS * CHANNELS
+    for chunk in range(CHUNKS if RESIDENT else turns * CHUNKS):
+        channel = chunk % CHUNKS * ROWS
         for piece in range(P_PIECES + G_PIECES):
             stage = step % STAGES
             tlx.barrier_wait(empty[stage], ((step // STAGES) & 1) ^ 1)
-            tlx.barrier_expect_bytes(
-                full[stage], CHANNELS * DEPTH * tlx.size_of(tlx.dtype_of(p_desc))
-            )
+            tlx.barrier_expect_bytes(full[stage], ROWS * DEPTH * tlx.size_of(tlx.dtype_of(p_desc)))
             if piece < P_PIECES:
-                at = [channel, piece * DEPTH]
-                tlx.async_descriptor_load(p_desc, blocks[stage], at, full[stage])
+                _copy_block(
+                    p_desc, blocks[stage], full[stage], channel, piece * DEPTH, ROWS, CLUSTER
+                )  # fmt: skip
             else:
-                at = [channel, (piece - P_PIECES) * DEPTH]
-                tlx.async_descriptor_load(g_desc, blocks[stage], at, full[stage])
+                _copy_block(
+                    g_desc, blocks[stage], full[stage], channel, (piece - P_PIECES) * DEPTH,
+                    ROWS, CLUSTER,
+                )  # fmt: skip
             step += 1
 
 
 @triton.jit
+def _copy_block(desc, block, full, row, depth, ROWS: tl.constexpr, CLUSTER: tl.constexpr):
+    """Copy a block of weights; of a cluster each program copies its share to all."""
+    if CLUSTER == 1:
+        tlx.async_descriptor_load(desc, block, [row, depth], full)
+    else:
+        tl.static_assert(CLUSTER == 2)
+        rank = tlx.cluster_cta_rank()
+        SHARE: tl.constexpr = ROWS // CLUSTER
+        for i in tl.static_range(CLUSTER):
+            if rank == i:  # a slice begins at a constant
+                part = tlx.local_slice(block, (i * SHARE, 0), (SHARE, DEPTH))
+                tlx.async_descriptor_load(
+                    desc, part, [row + i * SHARE, depth], full, multicast_targets=(0, 1)
+                )  # fmt: skip
+
+
+@triton.jit
+def _release(empty, CLUSTER: tl.constexpr):
+    """Tell those who copy into a block of weights that it is free."""
+    if CLUSTER == 1:
+        release(empty)  # only products read it
+    else:
+        for i in tl.static_range(CLUSTER):
+            tlx.barrier_arrive(empty, 1, i)
+
+
+@triton.jit
 def _copy_rows(
-    desc, rows, full, empty, first, turn, ME: tl.constexpr, PIECES: tl.constexpr,
+    desc, rows, full, empty, row, first, turn, ME: tl.constexpr, PIECES: tl.constexpr,
+    BY_COLUMN: tl.constexpr,
 ):  # fmt: skip
-    """Copy a consumer's rows from ``first`` on, each piece when the last one is done with."""
+    """Copy a consumer's pairs, from ``first`` on, each piece when the last one is done with.
+
+    Of a row of (rows, pairs, channels), or BY_COLUMN of (channels, pairs).
+    """
     for piece in range(PIECES):
         mine = ME * PIECES + piece
         tlx.barrier_wait(empty[mine], (turn & 1) ^ 1)
         tlx.barrier_expect_bytes(full[mine], PAIRS * DEPTH * tlx.size_of(tlx.dtype_of(desc)))
-        tlx.async_descriptor_load(desc, rows[mine], [first, piece * DEPTH], full[mine])
+        if BY_COLUMN:
+            tlx.async_descriptor_load(desc, rows[mine], [piece * DEPTH, first], full[mine])
+        else:
+            tlx.async_descriptor_load(desc, rows[mine], [row, first, piece * DEPTH], full[mine])
 
 
 @triton.jit
 def _add_pieces(
-    acc, rows, rows_full, rows_empty, blocks, full, empty, step, turn, arrive,
-    ME: tl.constexpr, PIECES: tl.constexpr, STAGES: tl.constexpr, RESIDENT: tl.constexpr,
-    COPIED: tl.constexpr,
+    acc, rows, rows_full, rows_empty, blocks, full, empty, step, turn, arrive, measure,
+    mean, squares, ME: tl.constexpr, PIECES: tl.constexpr, STAGES: tl.constexpr,
+    RESIDENT: tl.constexpr, COPIED: tl.constexpr, BY_COLUMN: tl.constexpr,
+    FOLDED: tl.constexpr, CLUSTER: tl.constexpr,
 ):  # fmt: skip
     """``acc + rows @ weights.T`` over all pieces.
 
-    The rows are COPIED, by row, and with ``arrive`` done with afterwards; or the consumer's own,
-    by column.
+    The rows are COPIED, and with ``arrive`` done with afterwards; or the consumer's own. FOLDED,
+    with ``measure``: their mean and the sum of the squares of what differs from it, too.
     """
-    for piece in range(PIECES):
+    for piece in tl.static_range(PIECES):
         stage = step % STAGES
         mine = ME * PIECES + piece
         tlx.barrier_wait(full[stage], 0 if RESIDENT else (step // STAGES) & 1)
         if COPIED:
             tlx.barrier_wait(rows_full[mine], turn & 1)
-        some = rows[mine] if COPIED else tlx.local_trans(rows[mine])
+        some = tlx.local_trans(rows[mine]) if BY_COLUMN else rows[mine]
         acc = tlx.async_dot(some, tlx.local_trans(blocks[stage]), acc)
+        if FOLDED:
+            if measure:
+                m, q = row_moments(some)
+                m -= mean
+                mean += m * (1 / (piece + 1))
+                squares += q + m * m * (piece * DEPTH / (piece + 1))
         # The product before this one is done then.
         acc = tlx.async_dot_wait(1, acc)
         if piece > 0:
             if not RESIDENT:
-                tlx.barrier_arrive(empty[(step - 1) % STAGES])
+                _release(empty[(step - 1) % STAGES], CLUSTER)
             if COPIED:
                 if arrive:
                     tlx.barrier_arrive(rows_empty[mine - 1])
         step += 1
     acc = tlx.async_dot_wait(0, acc)
     if not RESIDENT:
-        tlx.barrier_arrive(empty[(step - 1) % STAGES])
+        _release(empty[(step - 1) % STAGES], CLUSTER)
     if COPIED:
         if arrive:
             tlx.barrier_arrive(rows_empty[ME * PIECES + PIECES - 1])
-    return acc, step
+    return acc, step, mean, squares
 
 
-@triton.jit(do_not_specialize=("B", "N"))
-def project(
-    y_desc, mask, p_desc, g_desc, g_unit, out_desc,
-    B, N, ROW, stride_mb, stride_mi, stride_mk,
-    PIECES: tl.constexpr, CHUNKS: tl.constexpr, STAGES: tl.constexpr, RESIDENT: tl.constexpr,
-    RESULTS: tl.constexpr, MASKED: tl.constexpr, SCALED: tl.constexpr,
+@triton.jit
+def _normalised(
+    acc, mean, squares, eps, terms, first, end, COUNT, EXTENT: tl.constexpr, UNITS: tl.constexpr
 ):  # fmt: skip
-    """``mask * (y @ P.T) * sigmoid(y @ G.T)``, channel-major.
+    """A product of EXTENT channels with folded weights, as if of normalised rows.
 
-    y_desc: (B * ROW * ROW, PIECES * DEPTH) in blocks of (PAIRS, DEPTH); ROW: N, up to a
+    first, end: of the weights' rows among the COUNT of all.
+    """
+    variance = squares / EXTENT
+    scale = tl.math.rsqrt(variance + eps)
+    # Where all are the same only the shift is left: not what rounding made of it.
+    scale = tl.where(variance == 0, variance * scale, scale)
+    rows = first + tl.arange(0, acc.shape[1])
+    some = rows < end
+    sums = tl.load(terms + rows, some, 0.0)
+    shifts = tl.load(terms + COUNT + rows, some, 0.0)
+    if UNITS:
+        unit = tl.load(terms + 2 * COUNT + rows, some, 0.0)
+        acc *= unit[None, :]
+        sums *= unit
+    return (acc - mean[:, None] * sums[None, :]) * scale[:, None] + shifts[None, :]
+
+
+@tlx.jit(do_not_specialize=["B", "N"])
+def project(
+    x_desc, mask, w_desc, g_unit, out_desc,
+    B, N, ROW, COUNT, stride_mb, stride_mi, stride_mk, eps,
+    PIECES: tl.constexpr, CHUNKS: tl.constexpr, STAGES: tl.constexpr, RESIDENT: tl.constexpr,
+    RESULTS: tl.constexpr, MASKED: tl.constexpr, FOLDED: tl.constexpr, UNITS: tl.constexpr,
+    CLUSTER: tl.constexpr,
+):  # fmt: skip
+    """``mask * (y @ P.T) * sigmoid(y @ G.T)``, channel-major; y: the norm of x, or x.
+
+    x_desc: (B * N, N or more, PIECES * DEPTH) in blocks of (1, PAIRS, DEPTH); ROW: N, up to a
     multiple of PAIRS; what is past N may be anything. mask (B, N, N), read if MASKED.
-    p_desc, g_desc: (CHUNKS * CHANNELS, PIECES * DEPTH) in blocks of (CHANNELS, DEPTH);
-    g_unit: with SCALED what each gate's logits are multiplied by. out_desc:
+    w_desc: (2 * CHUNKS * CHANNELS, PIECES * DEPTH), CHANNELS rows of P, then those of G, in
+    blocks of (2 * CHANNELS // CLUSTER, DEPTH). g_unit: what each gate's logits are multiplied by;
+    or with FOLDED the terms of ``fold_norms``, COUNT of each kind. out_desc:
     (CHUNKS * CHANNELS, B * ROW * ROW) in blocks of (CHANNELS // 2, PAIRS), zeros past N.
     STAGES: blocks of weights in shared memory; RESIDENT: those are all; RESULTS: buffers of
-    results of each consumer, 1 or 2. Grid: programs, any
-    number.
+    results of each consumer, 1 or 2. Grid: programs, any number of clusters of CLUSTER.
     """
-    y = tlx.local_alloc((PAIRS, DEPTH), tlx.dtype_of(y_desc), 2 * PIECES)
-    blocks = tlx.local_alloc((CHANNELS, DEPTH), tlx.dtype_of(p_desc), STAGES)
+    x = tlx.local_alloc((PAIRS, DEPTH), tlx.dtype_of(x_desc), 2 * PIECES)
+    blocks = tlx.local_alloc((2 * CHANNELS, DEPTH), tlx.dtype_of(w_desc), STAGES)
     results = tlx.local_alloc((CHANNELS // 2, PAIRS), tlx.dtype_of(out_desc), 2 * RESULTS)
-    full, empty = tlx.alloc_barriers(STAGES, 1), tlx.alloc_barriers(STAGES, 2)
-    y_full, y_empty = tlx.alloc_barriers(2 * PIECES, 1), tlx.alloc_barriers(2 * PIECES, 1)
+    full, empty = tlx.alloc_barriers(STAGES, 1), tlx.alloc_barriers(STAGES, 2 * CLUSTER)
+    x_full, x_empty = tlx.alloc_barriers(2 * PIECES, 1), tlx.alloc_barriers(2 * PIECES, 1)
     # Two consumers, PAIRS each; B * ROW * ROW is a multiple of 2 * PAIRS.
-    all_tiles = B * ROW * (ROW // PAIRS) // 2
-    tiles = tl.cdiv(all_tiles - tl.program_id(0), tl.num_programs(0))
+    turns = _turns(B * ROW * (ROW // PAIRS) // 2, CLUSTER)
     with tlx.async_tasks():
         with tlx.async_task("default"):
             _project(
-                mask, y, y_full, y_empty, blocks, full, empty, results, g_unit, out_desc, tiles,
-                N, ROW, stride_mb, stride_mi, stride_mk,
-                0, PIECES, CHUNKS, STAGES, RESIDENT, RESULTS, MASKED, SCALED,
+                mask, x, x_full, x_empty, blocks, full, empty, results, g_unit, out_desc, turns,
+                B, N, ROW, COUNT, stride_mb, stride_mi, stride_mk, eps, 0,
+                PIECES, CHUNKS, STAGES, RESIDENT, RESULTS, MASKED, FOLDED, UNITS, CLUSTER,
             )  # fmt: skip
         with tlx.async_task(num_warps=4, num_regs=232):
             _project(
-                mask, y, y_full, y_empty, blocks, full, empty, results, g_unit, out_desc, tiles,
-                N, ROW, stride_mb, stride_mi, stride_mk,
-                1, PIECES, CHUNKS, STAGES, RESIDENT, RESULTS, MASKED, SCALED,
+                mask, x, x_full, x_empty, blocks, full, empty, results, g_unit, out_desc, turns,
+                B, N, ROW, COUNT, stride_mb, stride_mi, stride_mk, eps, 1,
+                PIECES, CHUNKS, STAGES, RESIDENT, RESULTS, MASKED, FOLDED, UNITS, CLUSTER,
             )  # fmt: skip
         with tlx.async_task(num_warps=1, num_regs=24):
             _copy_weights(
-                p_desc, g_desc, blocks, full, empty, tiles,
-                CHUNKS, PIECES, PIECES, STAGES, RESIDENT,
+                w_desc, w_desc, blocks, full, empty, turns, 2 * CHANNELS,
+                CHUNKS, PIECES, 0, STAGES, RESIDENT, CLUSTER,
             )  # fmt: skip
         with tlx.async_task(num_warps=1, num_regs=24):
-            for turn in range(tiles):
-                first = (tl.program_id(0) + turn * tl.num_programs(0)) * 2 * PAIRS
-                _copy_rows(y_desc, y, y_full, y_empty, first, turn, 0, PIECES)
-                _copy_rows(y_desc, y, y_full, y_empty, first + PAIRS, turn, 1, PIECES)
+            for turn in range(turns):
+                for me in tl.static_range(2):
+                    tile = (tl.program_id(0) + turn * tl.num_programs(0)) * 2 + me
+                    row = tile // (ROW // PAIRS)
+                    _copy_rows(
+                        x_desc, x, x_full, x_empty, row // ROW * N + row % ROW,
+                        tile % (ROW // PAIRS) * PAIRS, turn, me, PIECES, False,
+                    )  # fmt: skip
 
 
 @triton.jit
 def _project(
-    mask, y, y_full, y_empty, blocks, full, empty, results, g_unit, out_desc, tiles,
-    N, ROW, stride_mb, stride_mi, stride_mk,
+    mask, x, x_full, x_empty, blocks, full, empty, results, g_unit, out_desc, turns,
+    B, N, ROW, COUNT, stride_mb, stride_mi, stride_mk, eps,
     ME: tl.constexpr, PIECES: tl.constexpr, CHUNKS: tl.constexpr, STAGES: tl.constexpr,
-    RESIDENT: tl.constexpr, RESULTS: tl.constexpr, MASKED: tl.constexpr, SCALED: tl.constexpr,
+    RESIDENT: tl.constexpr, RESULTS: tl.constexpr, MASKED: tl.constexpr, FOLDED: tl.constexpr,
+    UNITS: tl.constexpr, CLUSTER: tl.constexpr,
 ):  # fmt: skip
-    first, second = ME * RESULTS, ME * RESULTS + RESULTS - 1
+    EXTENT: tl.constexpr = PIECES * DEPTH
+    ALL: tl.constexpr = CHUNKS * CHANNELS
     step = 0
-    for turn in range(tiles):
+    for turn in range(turns):
         tile = (tl.program_id(0) + turn * tl.num_programs(0)) * 2 + ME
         row = tile // (ROW // PAIRS)
         pairs = tile % (ROW // PAIRS) * PAIRS + tl.arange(0, PAIRS)
         b, i = (row // ROW).to(tl.int64), (row % ROW).to(tl.int64)
-        inside = pairs < tl.where(i < N, N, 0)
+        inside = pairs < tl.where((i < N) & (b < B), N, 0)
         factor = tl.where(inside, 1.0, 0.0)
         if MASKED:
             at = mask + b * stride_mb + i * stride_mi + pairs.to(tl.int64) * stride_mk
             factor = tl.load(at, inside, 0.0).to(tl.float32)
         if RESIDENT:
             step = 0
+        mean, squares = tl.zeros((PAIRS,), tl.float32), tl.zeros((PAIRS,), tl.float32)
         for chunk in range(CHUNKS):
-            p = tl.zeros((PAIRS, CHANNELS), tl.float32)
-            p, step = _add_pieces(
-                p, y, y_full, y_empty, blocks, full, empty, step, turn, False,
-                ME, PIECES, STAGES, RESIDENT, True,
+            both = tl.zeros((PAIRS, 2 * CHANNELS), tl.float32)
+            both, step, mean, squares = _add_pieces(
+                both, x, x_full, x_empty, blocks, full, empty, step, turn, chunk == CHUNKS - 1,
+                chunk == 0, mean, squares, ME, PIECES, STAGES, RESIDENT, True, False, FOLDED,
+                CLUSTER,
             )  # fmt: skip
-            g = tl.zeros((PAIRS, CHANNELS), tl.float32)
-            g, step = _add_pieces(
-                g, y, y_full, y_empty, blocks, full, empty, step, turn, chunk == CHUNKS - 1,
-                ME, PIECES, STAGES, RESIDENT, True,
-            )  # fmt: skip
-            channel = chunk * CHANNELS
-            if SCALED:
-                g *= tl.load(g_unit + channel + tl.arange(0, CHANNELS))[None, :]
-            p = _gated(p, g) * factor[:, None]
-            left, right = _halves(tl.where(inside[:, None], p, 0.0))
-            _put(out_desc, results, first, RESULTS, left, (channel,), tile * PAIRS, True)
-            channel += CHANNELS // 2
-            _put(out_desc, results, second, RESULTS, right, (channel,), tile * PAIRS, True)
+            p, g = _halves(both)
+            ps, gs = _halves(p), _halves(g)
+            for half in tl.static_range(2):
+                p, g = ps[half], gs[half]
+                channel = chunk * CHANNELS + half * (CHANNELS // 2)
+                if FOLDED:
+                    p = _normalised(
+                        p, mean, squares, eps, g_unit, channel, ALL, COUNT, EXTENT, UNITS
+                    )  # fmt: skip
+                    g = _normalised(
+                        g, mean, squares, eps, g_unit + ALL, channel, ALL, COUNT, EXTENT, UNITS
+                    )  # fmt: skip
+                else:
+                    g *= (tl.load(g_unit + channel + tl.arange(0, CHANNELS // 2)) * GATE)[None, :]
+                p = tl.where(inside[:, None], _gated(p, g) * factor[:, None], 0.0)
+                mine = ME * RESULTS + half * (RESULTS - 1)
+                _put(out_desc, results, mine, RESULTS, p, (channel,), tile * PAIRS, True)
     tlx.async_descriptor_store_wait(0)
 
 
-@triton.jit(do_not_specialize=("B", "N"))
+@tlx.jit(do_not_specialize=["B", "N"])
 def finish(
-    y_desc, products, weight, bias, p_desc, g_desc, unit, g_unit, p_unit, out_desc,
-    B, N, ROW, C, eps,
+    x_desc, products, weight, bias, p_desc, g_desc, unit, g_unit, p_unit, out_desc,
+    B, N, ROW, C, COUNT, eps,
     PIECES: tl.constexpr, H_PIECES: tl.constexpr, CHUNKS: tl.constexpr, STAGES: tl.constexpr,
-    RESIDENT: tl.constexpr, RESULTS: tl.constexpr, SCALED: tl.constexpr,
+    RESIDENT: tl.constexpr, RESULTS: tl.constexpr, FOLDED: tl.constexpr, UNITS: tl.constexpr,
+    CLUSTER: tl.constexpr,
 ):  # fmt: skip
-    """``(z @ P.T) * sigmoid(y @ G.T)``, z the layer norm of the products.
+    """``(z @ P.T) * sigmoid(y @ G.T)``, z the layer norm of the products, y as of ``project``.
 
-    y_desc as of ``project``; products: (H_PIECES * DEPTH, B * ROW * ROW). p_desc: (C,
-    H_PIECES * DEPTH), g_desc: (C, PIECES * DEPTH), in blocks of (CHANNELS, DEPTH). With
-    SCALED: unit (2, H_PIECES * DEPTH): what the products' channels are multiplied by; g_unit
-    and p_unit (C): the logits and the results. out_desc: (B * N, N, C), in blocks of
-    (1, PAIRS, CHANNELS // 2), with SCALED CHANNELS // 4. Grid: programs, any number.
+    x_desc as of ``project``; products: (H_PIECES * DEPTH, B * ROW * ROW), with FOLDED a descriptor
+    of blocks of (DEPTH, PAIRS). p_desc: (C, H_PIECES * DEPTH), g_desc: (C, PIECES * DEPTH), in
+    blocks of (CHANNELS // CLUSTER, DEPTH). With FOLDED g_unit and p_unit: the terms of
+    ``fold_norms``, COUNT of each kind, from G's and from P's on. Without: weight and bias of the
+    norm; unit (2, H_PIECES * DEPTH): what the products' channels are multiplied by; g_unit and
+    p_unit (C): the logits and the results. out_desc: (B * N, N, C), in blocks of (1, PAIRS,
+    CHANNELS // 2), without FOLDED CHANNELS // 4. Grid: programs, any number of clusters of CLUSTER.
     """
-    PART: tl.constexpr = CHANNELS // 4 if SCALED else CHANNELS // 2
-    y = tlx.local_alloc((PAIRS, DEPTH), tlx.dtype_of(y_desc), 2 * PIECES)
+    PART: tl.constexpr = CHANNELS // 2 if FOLDED else CHANNELS // 4
+    x = tlx.local_alloc((PAIRS, DEPTH), tlx.dtype_of(x_desc), 2 * PIECES)
     z = tlx.local_alloc((DEPTH, PAIRS), tlx.dtype_of(p_desc), 2 * H_PIECES)
     blocks = tlx.local_alloc((CHANNELS, DEPTH), tlx.dtype_of(p_desc), STAGES)
     results = tlx.local_alloc((PAIRS, PART), tlx.dtype_of(out_desc), 2 * RESULTS)
-    full, empty = tlx.alloc_barriers(STAGES, 1), tlx.alloc_barriers(STAGES, 2)
-    y_full, y_empty = tlx.alloc_barriers(2 * PIECES, 1), tlx.alloc_barriers(2 * PIECES, 1)
-    all_tiles = tl.cdiv(B * N * (ROW // PAIRS), 2)
-    tiles = tl.cdiv(all_tiles - tl.program_id(0), tl.num_programs(0))
+    full, empty = tlx.alloc_barriers(STAGES, 1), tlx.alloc_barriers(STAGES, 2 * CLUSTER)
+    x_full, x_empty = tlx.alloc_barriers(2 * PIECES, 1), tlx.alloc_barriers(2 * PIECES, 1)
+    z_full, z_empty = full, empty
+    if FOLDED:
+        z_full, z_empty = tlx.alloc_barriers(2 * H_PIECES, 1), tlx.alloc_barriers(2 * H_PIECES, 1)
+    turns = _turns(tl.cdiv(B * N * (ROW // PAIRS), 2), CLUSTER)
     with tlx.async_tasks():
         with tlx.async_task("default"):
             _finish(
-                y, y_full, y_empty, z, blocks, full, empty, results, products,
-                weight, bias, unit, g_unit, p_unit, out_desc, tiles, B, N, ROW, C, eps,
-                0, PIECES, H_PIECES, CHUNKS, STAGES, RESIDENT, RESULTS, SCALED,
+                x, x_full, x_empty, z, z_full, z_empty, blocks, full, empty, results, products,
+                weight, bias, unit, g_unit, p_unit, out_desc, turns, B, N, ROW, C, COUNT, eps, 0,
+                PIECES, H_PIECES, CHUNKS, STAGES, RESIDENT, RESULTS, FOLDED, UNITS, CLUSTER,
             )  # fmt: skip
         with tlx.async_task(num_warps=4, num_regs=224):
             _finish(
-                y, y_full, y_empty, z, blocks, full, empty, results, products,
-                weight, bias, unit, g_unit, p_unit, out_desc, tiles, B, N, ROW, C, eps,
-                1, PIECES, H_PIECES, CHUNKS, STAGES, RESIDENT, RESULTS, SCALED,
+                x, x_full, x_empty, z, z_full, z_empty, blocks, full, empty, results, products,
+                weight, bias, unit, g_unit, p_unit, out_desc, turns, B, N, ROW, C, COUNT, eps, 1,
+                PIECES, H_PIECES, CHUNKS, STAGES, RESIDENT, RESULTS, FOLDED, UNITS, CLUSTER,
             )  # fmt: skip
         with tlx.async_task(num_warps=1, num_regs=24):
             _copy_weights(
-                p_desc, g_desc, blocks, full, empty, tiles,
-                CHUNKS, H_PIECES, PIECES, STAGES, RESIDENT,
+                p_desc, g_desc, blocks, full, empty, turns, CHANNELS,
+                CHUNKS, H_PIECES, PIECES, STAGES, RESIDENT, CLUSTER,
             )  # fmt: skip
         with tlx.async_task(num_warps=1, num_regs=40):
-            for turn in range(tiles):
-                ahead = (tl.program_id(0) + (turn + 1) * tl.num_programs(0)) * 2 * PAIRS
-                _prefetch(products, ahead, B, N, ROW, H_PIECES)
+            for turn in range(turns):
+                if FOLDED:
+                    for me in tl.static_range(2):
+                        row, first, pair = _pairs_of(turn, me, N, ROW)
+                        _copy_rows(
+                            products, z, z_full, z_empty, 0, pair, turn, me, H_PIECES, True
+                        )  # fmt: skip
+                else:
+                    ahead = (tl.program_id(0) + (turn + 1) * tl.num_programs(0)) * 2 * PAIRS
+                    _prefetch(products, ahead, B, N, ROW, H_PIECES)
                 for me in tl.static_range(2):
-                    tile = (tl.program_id(0) + turn * tl.num_programs(0)) * 2 + me
-                    row = tile // (ROW // PAIRS)
-                    first = (row // N * ROW + row % N) * ROW + tile % (ROW // PAIRS) * PAIRS
-                    _copy_rows(y_desc, y, y_full, y_empty, first, turn, me, PIECES)
+                    row, first, pair = _pairs_of(turn, me, N, ROW)
+                    _copy_rows(x_desc, x, x_full, x_empty, row, first, turn, me, PIECES, False)
+
+
+@triton.jit
+def _pairs_of(turn, me, N, ROW):
+    """A consumer's row among B * N, its first pair there, and that pair among B * ROW * ROW."""
+    tile = (tl.program_id(0) + turn * tl.num_programs(0)) * 2 + me
+    row, first = tile // (ROW // PAIRS), tile % (ROW // PAIRS) * PAIRS
+    return row, first, (row // N * ROW + row % N) * ROW + first
 
 
 @triton.jit
@@ -268,8 +376,7 @@ def _prefetch(products, pair, B, N, ROW, PIECES: tl.constexpr):
 
 @triton.jit
 def _normalise(
-    products, apart, there, z, weight, bias, unit, eps,
-    ME: tl.constexpr, PIECES: tl.constexpr, SCALED: tl.constexpr,
+    products, apart, there, z, weight, bias, unit, eps, ME: tl.constexpr, PIECES: tl.constexpr
 ):  # fmt: skip
     """The layer norm of a consumer's products, ``apart`` from channel to channel, into buffers.
 
@@ -283,13 +390,11 @@ def _normalise(
     parts = ()
     for piece in tl.static_range(PIECES):
         parts += (tl.load(at + piece * DEPTH * apart, there, 0.0),)  # type: ignore[assignment]
-    shift = tl.load(products + pairs, there, 0.0).to(tl.float32)
-    if SCALED:
-        shift *= tl.load(unit) * tl.load(unit + EXTENT)
+    shift = tl.load(products + pairs, there, 0.0) * tl.load(unit) * tl.load(unit + EXTENT)
     totals = tl.zeros((DEPTH, PAIRS), tl.float32)
     squares = tl.zeros((DEPTH, PAIRS), tl.float32)
     for piece in tl.static_range(PIECES):
-        x = _unscaled(parts[piece], unit, piece, EXTENT, SCALED) - shift[None, :]
+        x = _unscaled(parts[piece], unit, piece, EXTENT) - shift[None, :]
         totals += x
         squares += x * x
     mean = tl.sum(totals, 0) / EXTENT
@@ -299,7 +404,7 @@ def _normalise(
     for piece in tl.static_range(PIECES):
         w = tl.load(weight + piece * DEPTH + depth).to(tl.float32)
         b = tl.load(bias + piece * DEPTH + depth).to(tl.float32)
-        x = _unscaled(parts[piece], unit, piece, EXTENT, SCALED)
+        x = _unscaled(parts[piece], unit, piece, EXTENT)
         x = (x - mean[None, :]) * scale[None, :] * w[:, None] + b[:, None]
         buffer = z[ME * PIECES + piece]
         tlx.local_store(buffer, x.to(tlx.dtype_of(buffer)))
@@ -307,62 +412,63 @@ def _normalise(
 
 
 @triton.jit
-def _unscaled(x, unit, piece: tl.constexpr, EXTENT: tl.constexpr, SCALED: tl.constexpr):
-    """Some channels of the products as they are without the weights' scales, in fp32."""
-    x = x.to(tl.float32)
-    if SCALED:
-        at = unit + piece * DEPTH + tl.arange(0, DEPTH)
-        x *= (tl.load(at) * tl.load(at + EXTENT))[:, None]
-    return x
+def _unscaled(x, unit, piece: tl.constexpr, EXTENT: tl.constexpr):
+    """Some channels of the products as they are without the weights' scales."""
+    at = unit + piece * DEPTH + tl.arange(0, DEPTH)
+    return x * (tl.load(at) * tl.load(at + EXTENT))[:, None]
 
 
 @triton.jit
 def _finish(
-    y, y_full, y_empty, z, blocks, full, empty, results, products,
-    weight, bias, unit, g_unit, p_unit, out_desc, tiles, B, N, ROW, C, eps,
+    x, x_full, x_empty, z, z_full, z_empty, blocks, full, empty, results, products,
+    weight, bias, unit, g_unit, p_unit, out_desc, turns, B, N, ROW, C, COUNT, eps,
     ME: tl.constexpr, PIECES: tl.constexpr, H_PIECES: tl.constexpr, CHUNKS: tl.constexpr,
-    STAGES: tl.constexpr, RESIDENT: tl.constexpr, RESULTS: tl.constexpr, SCALED: tl.constexpr,
+    STAGES: tl.constexpr, RESIDENT: tl.constexpr, RESULTS: tl.constexpr, FOLDED: tl.constexpr,
+    UNITS: tl.constexpr, CLUSTER: tl.constexpr,
 ):  # fmt: skip
     one, other = ME * RESULTS, ME * RESULTS + RESULTS - 1
+    EXTENT: tl.constexpr = PIECES * DEPTH
+    H: tl.constexpr = H_PIECES * DEPTH
     step = 0
-    for turn in range(tiles):
-        tile = (tl.program_id(0) + turn * tl.num_programs(0)) * 2 + ME
-        row, first = tile // (ROW // PAIRS), tile % (ROW // PAIRS) * PAIRS
-        apart = tl.cast(B, tl.int64) * ROW * ROW
-        mine = products + tl.cast(row // N * ROW + row % N, tl.int64) * ROW + first
-        _normalise(
-            mine, apart, row < B * N, z, weight, bias, unit, eps, ME, H_PIECES, SCALED
-        )  # fmt: skip
+    for turn in range(turns):
+        row, first, pair = _pairs_of(turn, ME, N, ROW)
+        if not FOLDED:
+            apart = tl.cast(B, tl.int64) * ROW * ROW
+            _normalise(
+                products + pair, apart, row < B * N, z, weight, bias, unit, eps, ME, H_PIECES
+            )  # fmt: skip
         if RESIDENT:
             step = 0
+        mean, squares = tl.zeros((PAIRS,), tl.float32), tl.zeros((PAIRS,), tl.float32)
+        z_mean, z_squares = tl.zeros((PAIRS,), tl.float32), tl.zeros((PAIRS,), tl.float32)
         for chunk in range(CHUNKS):
             last = chunk == CHUNKS - 1
             p = tl.zeros((PAIRS, CHANNELS), tl.float32)
-            p, step = _add_pieces(
-                p, z, full, empty, blocks, full, empty, step, turn, last,
-                ME, H_PIECES, STAGES, RESIDENT, False,
+            p, step, z_mean, z_squares = _add_pieces(
+                p, z, z_full, z_empty, blocks, full, empty, step, turn, last, chunk == 0,
+                z_mean, z_squares, ME, H_PIECES, STAGES, RESIDENT, FOLDED, True, FOLDED, CLUSTER,
             )  # fmt: skip
             g = tl.zeros((PAIRS, CHANNELS), tl.float32)
-            g, step = _add_pieces(
-                g, y, y_full, y_empty, blocks, full, empty, step, turn, last,
-                ME, PIECES, STAGES, RESIDENT, True,
+            g, step, mean, squares = _add_pieces(
+                g, x, x_full, x_empty, blocks, full, empty, step, turn, last, chunk == 0,
+                mean, squares, ME, PIECES, STAGES, RESIDENT, True, False, FOLDED, CLUSTER,
             )  # fmt: skip
-            channel = chunk * CHANNELS
-            channels = channel + tl.arange(0, CHANNELS)
-            if SCALED:
-                g *= tl.load(g_unit + channels, channels < C, 0.0)[None, :]
-                p *= tl.load(p_unit + channels, channels < C, 0.0)[None, :]
-            p = _gated(p, g)
+            ps, gs = _halves(p), _halves(g)
             at = (row, first)  # pairs past N, and rows past B * N, are dropped
-            left, right = _halves(p)
-            if SCALED:
-                _put_quarters(out_desc, results, one, other, RESULTS, left, at, channel)
-                channel += CHANNELS // 2
-                _put_quarters(out_desc, results, one, other, RESULTS, right, at, channel)
-            else:
-                _put(out_desc, results, one, RESULTS, left, at, channel, False)
-                channel += CHANNELS // 2
-                _put(out_desc, results, other, RESULTS, right, at, channel, False)
+            for half in tl.static_range(2):
+                p, g = ps[half], gs[half]
+                channel = chunk * CHANNELS + half * (CHANNELS // 2)
+                if FOLDED:
+                    p = _normalised(p, z_mean, z_squares, eps, p_unit, channel, C, COUNT, H, UNITS)
+                    g = _normalised(g, mean, squares, eps, g_unit, channel, C, COUNT, EXTENT, UNITS)
+                    mine = ME * RESULTS + half * (RESULTS - 1)
+                    _put(out_desc, results, mine, RESULTS, _gated(p, g), at, channel, False)
+                else:
+                    channels = channel + tl.arange(0, CHANNELS // 2)
+                    g *= (tl.load(g_unit + channels, channels < C, 0.0) * GATE)[None, :]
+                    p *= tl.load(p_unit + channels, channels < C, 0.0)[None, :]
+                    p = _gated(p, g)
+                    _put_quarters(out_desc, results, one, other, RESULTS, p, at, channel)
     tlx.async_descriptor_store_wait(0)
 
 
