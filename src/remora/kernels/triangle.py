@@ -273,7 +273,7 @@ class _Update:
         c, h, room = self.c, self.h, self.launches.room
         w, fp16 = self.weights, self.kind == torch.float16
         both_in, p_out, g_out = (room(n, self.kind) for n in (4 * h * c, c * h, c * c))
-        self.terms = room((3 if fp16 else 2) * (4 * h + 2 * c), torch.float32)
+        self.terms = room((2 if fp16 else 1) * (4 * h + 2 * c), torch.float32)
         self.launches.add(
             fold_norms, 4 * h + 2 * c,
             w[2], w[3], w[6], w[7], w[0], w[1], w[4], w[5], both_in, p_out, g_out, self.terms, c, h,
@@ -328,16 +328,16 @@ class _Update:
         x = Described(self.y, (b * n, n if self.folded else row, c), (1, _PAIRS, _DEPTH))
         how = {
             "PIECES": pieces, "RESULTS": _RESULTS, "FOLDED": self.folded,
-            "UNITS": self.folded and terms.count == 3 * count, "CLUSTER": _CLUSTER,
-            "ctas_per_cga": (_CLUSTER, 1, 1),
+            "UNITS": self.folded and terms.count == 2 * count, "CLUSTER": _CLUSTER,
+            "ctas_per_cga": (_CLUSTER, 1, 1), "launch_pdl": True,
         }  # fmt: skip
 
         mask, strides = self.mask
         chunks = 2 * h // _CHANNELS
-        stages, resident = _stages(2 * pieces, 2 * _CHANNELS, chunks * pieces)
+        stages, resident = _stages(2 * pieces, chunks * 2 * pieces)
         add(
             project, self._programs(all_pairs // (2 * _PAIRS)),
-            x, mask, Described(both_in, (4 * h, c), (2 * _CHANNELS // _CLUSTER, _DEPTH)),
+            x, mask, Described(both_in, (4 * h, c), (_CHANNELS // _CLUSTER, _DEPTH)),
             terms.after(0 if self.folded else 2 * h),
             Described(self.ab, (2 * h, all_pairs), (_CHANNELS // 2, _PAIRS)),
             b, n, row, count, *strides, self.eps,
@@ -353,15 +353,13 @@ class _Update:
             Described(self.ab, both, (64, 64)),
             Described(self.ab, both, (64, block_n) if self.incoming else (block_n, 64)),
             Described(self.products, (h * b * row, row), (64, block_n // parts)), h * b, row,
-            BLOCK_N=block_n, PARTS=parts, STAGES=4, INCOMING=self.incoming,
+            BLOCK_N=block_n, PARTS=parts, STAGES=4, INCOMING=self.incoming, launch_pdl=True,
         )  # fmt: skip
         if not complete:
             return
 
         chunks = -(-c // _CHANNELS)
-        stages, resident = _stages(
-            2 * (pieces + h_pieces), _CHANNELS, chunks * (pieces + h_pieces)
-        )  # fmt: skip
+        stages, resident = _stages(2 * (pieces + h_pieces), chunks * (pieces + h_pieces))
         block = _CHANNELS // _CLUSTER, _DEPTH
         part = _CHANNELS // (2 if self.folded else 4)
         products: Any = self.products
@@ -449,11 +447,11 @@ def mask_arguments(mask: Any, other: Any) -> tuple[Any, tuple[int, int, int]]:
 _RESULTS, _CLUSTER = 2, 2
 
 
-def _stages(pieces: int, rows: int, blocks: int) -> tuple[int, bool]:
-    """How many blocks of weights, of some rows, shared memory holds besides pieces and results.
+def _stages(pieces: int, blocks: int) -> tuple[int, bool]:
+    """How many blocks of weights shared memory holds besides pieces of rows and results.
 
     Whether those are all, too.
     """
     left = _SHARED - pieces * _PAIRS * _DEPTH * 2 - 2 * _RESULTS * _PAIRS * _CHANNELS
-    stages = min(left // (rows * _DEPTH * 2), blocks)
+    stages = min(left // (_CHANNELS * _DEPTH * 2), blocks)
     return stages, stages == blocks

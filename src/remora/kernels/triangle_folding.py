@@ -1,9 +1,9 @@
 """Layer norms as part of the products that follow them.
 
-``norm(x) @ W.T = (x @ F.T - mean * sums) * scale + shifts``, with ``F = W * weight`` in 16 bits,
-the sums of its rows, ``shifts = W @ bias``, and of each row the mean and ``scale =
-1 / sqrt(variance + eps)``. So products read x itself. The sums are those of what was rounded: but
-for the rounding of fp32 the mean's part goes, whatever the mean is.
+``norm(x) @ W.T = (x @ F.T) * scale + shifts``: of x's rows ``scale = 1 / sqrt(variance + eps)``, of
+W's ``shifts = W @ bias``; F is ``W * weight``, of each row its mean less, in 16 bits. So products
+read x itself, and its means have no part in them, since the sum of each row of F is zero: what
+rounding leaves of it is taken from small numbers, which can take it.
 """
 
 from __future__ import annotations
@@ -16,6 +16,20 @@ from remora.kernels.triangle_scaling import power_of_two
 #: What gates are multiplied by: -log2(e), for ``exp2``.
 GATE = tl.constexpr(-1.4426950408889634)
 
+#: Numbers of which the smallest takes a share of what rounding leaves.
+_GROUP = tl.constexpr(16)
+
+
+@triton.jit
+def _balance(values, some, COUNT, kind):
+    """Rows of rounded numbers, with the same taken from the smallest of each so that the sum of
+    all is nearer to zero. COUNT: rows that have any."""
+    size = tl.where(some, tl.abs(values), float("inf"))
+    smallest = tl.argmin(size, 1)
+    here = tl.arange(0, values.shape[1])[None, :] == smallest[:, None]
+    left = tl.sum(values) / COUNT
+    return tl.where(here & some, (values - left).to(kind).to(tl.float32), values)
+
 
 @triton.jit
 def _fold(
@@ -23,20 +37,27 @@ def _fold(
     EXTENT_POWER: tl.constexpr, UNITS: tl.constexpr,
 ):  # fmt: skip
     """A row's product with FACTOR and the norm's weight, and what goes with it."""
-    columns = tl.arange(0, EXTENT_POWER)
+    GROUPS: tl.constexpr = max(EXTENT_POWER // _GROUP, 1)
+    kind = folded.dtype.element_ty
+    columns = tl.reshape(tl.arange(0, EXTENT_POWER), (GROUPS, EXTENT_POWER // GROUPS))
     some = columns < EXTENT
     values = tl.load(rows + row.to(tl.int64) * EXTENT + columns, some, 0.0).to(tl.float32) * FACTOR
-    shift = tl.sum(values * tl.load(bias + columns, some, 0.0).to(tl.float32), 0)
+    tl.store(terms + at, tl.sum(values * tl.load(bias + columns, some, 0.0).to(tl.float32)))
     values *= tl.load(weight + columns, some, 0.0).to(tl.float32)
+    values = tl.where(some, values - tl.sum(values) / EXTENT, 0.0)
     if UNITS:
         # The largest is near 1: none overflows, and what fp16 rounds to zero does not count.
-        by = power_of_two(tl.max(tl.abs(values), 0), 0)
+        by = power_of_two(tl.max(tl.abs(values)), 0)
         values *= by
-        tl.store(terms + 2 * COUNT + at, 1 / by)
-    values = values.to(folded.dtype.element_ty)
-    tl.store(folded + to.to(tl.int64) * EXTENT + columns, values, some)
-    tl.store(terms + at, tl.sum(values.to(tl.float32), 0))
-    tl.store(terms + COUNT + at, shift)
+        tl.store(terms + COUNT + at, 1 / by)
+    values = values.to(kind).to(tl.float32)
+    values = _balance(values, some, tl.cdiv(EXTENT, EXTENT_POWER // GROUPS), kind)
+    values = tl.reshape(values, (1, EXTENT_POWER))
+    some = tl.reshape(some, (1, EXTENT_POWER))
+    columns = tl.reshape(columns, (1, EXTENT_POWER))
+    for _ in tl.static_range(2):  # what is left is rounding's of the one before
+        values = _balance(values, some, 1, kind)
+    tl.store(folded + to.to(tl.int64) * EXTENT + columns, values.to(kind), some)
 
 
 @triton.jit
@@ -48,9 +69,9 @@ def fold_norms(
     """Everything that the kernels need of the weights of one update.
 
     p_in, g_in: (2H, C); p_out: (C, H); g_out: (C, C), of 16 bits, contiguous. both_in: (4H, C):
-    GROUP rows of p_in, then those of g_in, and so on. terms: fp32, (2, 4H + 2C), with UNITS (3,
-    4H + 2C): sums, shifts and 1 / scale of the rows of p_in, g_in, g_out and p_out. What belongs
-    to gates is multiplied by GATE. Grid: 4H + 2C programs.
+    GROUP rows of p_in, then those of g_in, and so on. terms: fp32, (4H + 2C,), with UNITS (2,
+    4H + 2C): shifts, and 1 / scale, of the rows of p_in, g_in, g_out and p_out. What belongs to
+    gates is multiplied by GATE. Grid: 4H + 2C programs.
     """
     row = tl.program_id(0)
     count = 4 * H + 2 * C

@@ -8,15 +8,19 @@ matrices.
 FOLDED: the layer norms are in the weights (:mod:`remora.kernels.triangle_folding`), and products
 read what is not normalised. The consumers work out each row's mean and variance from shared memory
 while the matrix units have its first products.
+
+A kernel may begin while the one before it ends (programmatic dependent launch): what reads the
+other's results waits for it, and lets the kernel after this one begin only then.
 """
 
 from __future__ import annotations
 
 import triton
 import triton.language as tl
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 import remora.tlx as tlx
-from remora.kernels.tiles import tile_of
+from remora.kernels.tiles import columns_of, halves_of, joined, tile_of
 from remora.kernels.triangle_folding import GATE
 from remora.kernels.warp_group import release, row_moments
 
@@ -26,13 +30,58 @@ CHANNELS = tl.constexpr(128)
 DEPTH = tl.constexpr(64)
 
 
+#: Reciprocals of 16 numbers. ptxas moves work down to where its results are used, past waits for
+#: products: what might sleep by them (no sign is set) stays where it is written.
+_RECIPROCALS = tl.constexpr(
+    "{\n.reg .b32 %any, %x, %y;\n.reg .pred %sleeps;\n"
+    + "".join(f"rcp.approx.ftz.f32 ${i}, ${i};\n" for i in range(16))
+    + "mov.b32 %any, $0;\nmov.b32 %x, $15;\nor.b32 %any, %any, %x;\n"
+    + "".join(
+        f"mov.b32 %x, ${i};\nmov.b32 %y, ${i + 1};\nlop3.b32 %any, %any, %x, %y, 0xFE;\n"
+        for i in range(1, 15, 2)
+    )
+    + "setp.lt.s32 %sleeps, %any, 0;\n@%sleeps nanosleep.u32 0;\n}"
+)
+_RECIPROCALS_REGISTERS = tl.constexpr(",".join(["=f"] * 16 + [str(i) for i in range(16)]))
+
+
 @triton.jit
-def _gated(p, g):
-    """``p / (1 + 2 ** g)``; ``/`` would make more of the reciprocal."""
-    return p * tl.inline_asm_elementwise(
-        "rcp.approx.ftz.f32 $0, $1;", "=f,f", [1.0 + tl.math.exp2(g)], tl.float32, is_pure=True,
-        pack=1,
+def _here(x, place: tl.constexpr):
+    """The same numbers, one of each row; what comes of them is worked out after this place.
+
+    place: its number, which keeps it apart from others.
+    """
+    return tl.inline_asm_elementwise(
+        "shfl.sync.bfly.b32 $0, $1, 0, 31, -1; // $2", "=f,f,n", [x, place], tl.float32,
+        is_pure=True, pack=1,
     )  # fmt: skip
+
+
+@triton.jit
+def _gate(
+    g, scale, weights, terms, first, end, COUNT,
+    place: tl.constexpr, FOLDED: tl.constexpr, UNITS: tl.constexpr,
+):  # fmt: skip
+    """``1 / (weight * (1 + 2 ** logit))``, a weight for each row, worked out here.
+
+    first, end: of the rows of the gates' weights, as of ``_normalised``.
+    """
+    if FOLDED:
+        g = _normalised(g, _here(scale, place), terms, first, end, COUNT, UNITS)
+    else:
+        rows = first + tl.arange(0, g.shape[1])
+        g *= (tl.load(terms + rows, rows < end, 0.0) * GATE)[None, :]
+        weights = _here(weights, place)
+    g = tl.math.exp2(g) * weights[:, None] + weights[:, None]
+    return tl.inline_asm_elementwise(
+        _RECIPROCALS, _RECIPROCALS_REGISTERS, [g], tl.float32, is_pure=False, pack=16
+    )  # fmt: skip
+
+
+@triton.jit
+def _wait_for_the_kernel_before():
+    gdc_wait()
+    gdc_launch_dependents()
 
 
 @triton.jit
@@ -44,39 +93,42 @@ def _turns(tiles, CLUSTER: tl.constexpr):
 
 @triton.jit
 def _copy_weights(
-    p_desc, g_desc, blocks, full, empty, turns, ROWS: tl.constexpr,
-    CHUNKS: tl.constexpr, P_PIECES: tl.constexpr, G_PIECES: tl.constexpr, STAGES: tl.constexpr,
+    g_desc, p_desc, blocks, full, empty, turns, G_FIRST: tl.constexpr, APART: tl.constexpr,
+    CHUNKS: tl.constexpr, G_PIECES: tl.constexpr, P_PIECES: tl.constexpr, STAGES: tl.constexpr,
     RESIDENT: tl.constexpr, CLUSTER: tl.constexpr,
 ):  # fmt: skip
-    """Copy the weights, block by block of ROWS, for each tile again; once if all are RESIDENT."""
+    """Copy the weights, block by block, for each tile again; once if all are RESIDENT.
+
+    Chunks of them are APART rows apart; the gates' begin G_FIRST rows on.
+    """
     step = 0
     for chunk in range(CHUNKS if RESIDENT else turns * CHUNKS):
-        channel = chunk % CHUNKS * ROWS
-        for piece in range(P_PIECES + G_PIECES):
+        row = chunk % CHUNKS * APART
+        for piece in range(G_PIECES + P_PIECES):
             stage = step % STAGES
             tlx.barrier_wait(empty[stage], ((step // STAGES) & 1) ^ 1)
-            tlx.barrier_expect_bytes(full[stage], ROWS * DEPTH * tlx.size_of(tlx.dtype_of(p_desc)))
-            if piece < P_PIECES:
+            tlx.barrier_expect_bytes(
+                full[stage], CHANNELS * DEPTH * tlx.size_of(tlx.dtype_of(p_desc))
+            )
+            if piece < G_PIECES:
                 _copy_block(
-                    p_desc, blocks[stage], full[stage], channel, piece * DEPTH, ROWS, CLUSTER
+                    g_desc, blocks[stage], full[stage], row + G_FIRST, piece * DEPTH, CLUSTER
                 )  # fmt: skip
             else:
-                _copy_block(
-                    g_desc, blocks[stage], full[stage], channel, (piece - P_PIECES) * DEPTH,
-                    ROWS, CLUSTER,
-                )  # fmt: skip
+                depth = (piece - G_PIECES) * DEPTH
+                _copy_block(p_desc, blocks[stage], full[stage], row, depth, CLUSTER)
             step += 1
 
 
 @triton.jit
-def _copy_block(desc, block, full, row, depth, ROWS: tl.constexpr, CLUSTER: tl.constexpr):
+def _copy_block(desc, block, full, row, depth, CLUSTER: tl.constexpr):
     """Copy a block of weights; of a cluster each program copies its share to all."""
     if CLUSTER == 1:
         tlx.async_descriptor_load(desc, block, [row, depth], full)
     else:
         tl.static_assert(CLUSTER == 2)
         rank = tlx.cluster_cta_rank()
-        SHARE: tl.constexpr = ROWS // CLUSTER
+        SHARE: tl.constexpr = CHANNELS // CLUSTER
         for i in tl.static_range(CLUSTER):
             if rank == i:  # a slice begins at a constant
                 part = tlx.local_slice(block, (i * SHARE, 0), (SHARE, DEPTH))
@@ -91,8 +143,8 @@ def _release(empty, CLUSTER: tl.constexpr):
     if CLUSTER == 1:
         release(empty)  # only products read it
     else:
-        for i in tl.static_range(CLUSTER):
-            tlx.barrier_arrive(empty, 1, i)
+        release(empty)
+        tlx.barrier_arrive(empty, 1, 1 - tlx.cluster_cta_rank())
 
 
 @triton.jit
@@ -117,15 +169,19 @@ def _copy_rows(
 @triton.jit
 def _add_pieces(
     acc, rows, rows_full, rows_empty, blocks, full, empty, step, turn, arrive, measure,
-    mean, squares, ME: tl.constexpr, PIECES: tl.constexpr, STAGES: tl.constexpr,
-    RESIDENT: tl.constexpr, COPIED: tl.constexpr, BY_COLUMN: tl.constexpr,
-    FOLDED: tl.constexpr, CLUSTER: tl.constexpr,
+    mean, squares, g, scale, weights, terms, first, end, COUNT,
+    ME: tl.constexpr, PIECES: tl.constexpr, STAGES: tl.constexpr, RESIDENT: tl.constexpr,
+    COPIED: tl.constexpr, BY_COLUMN: tl.constexpr, MEASURED: tl.constexpr, GATES: tl.constexpr,
+    FOLDED: tl.constexpr, UNITS: tl.constexpr, CLUSTER: tl.constexpr,
 ):  # fmt: skip
     """``acc + rows @ weights.T`` over all pieces.
 
-    The rows are COPIED, and with ``arrive`` done with afterwards; or the consumer's own. FOLDED,
-    with ``measure``: their mean and the sum of the squares of what differs from it, too.
+    The rows are COPIED, and with ``arrive`` done with afterwards; or the consumer's own. MEASURED,
+    with ``measure``: their mean and the sum of the squares of what differs from it, too. Meanwhile
+    g goes through ``_gate``, in GATES parts; or nothing does.
     """
+    through = ()
+    parts = columns_of(g, max(GATES, 1))
     for piece in tl.static_range(PIECES):
         stage = step % STAGES
         mine = ME * PIECES + piece
@@ -134,12 +190,20 @@ def _add_pieces(
             tlx.barrier_wait(rows_full[mine], turn & 1)
         some = tlx.local_trans(rows[mine]) if BY_COLUMN else rows[mine]
         acc = tlx.async_dot(some, tlx.local_trans(blocks[stage]), acc)
-        if FOLDED:
+        if MEASURED:
             if measure:
                 m, q = row_moments(some)
                 m -= mean
                 mean += m * (1 / (piece + 1))
                 squares += q + m * m * (piece * DEPTH / (piece + 1))
+        for i in tl.static_range(GATES):
+            if piece == min(i + 1, PIECES - 1):  # with two products in flight, where there are two
+                through += (
+                    _gate(
+                        parts[i], scale, weights, terms, first + i * (g.shape[1] // GATES), end,
+                        COUNT, i, FOLDED, UNITS,
+                    ),
+                )  # type: ignore[assignment]  # fmt: skip
         # The product before this one is done then.
         acc = tlx.async_dot_wait(1, acc)
         if piece > 0:
@@ -155,30 +219,39 @@ def _add_pieces(
     if COPIED:
         if arrive:
             tlx.barrier_arrive(rows_empty[ME * PIECES + PIECES - 1])
-    return acc, step, mean, squares
+    return acc, step, mean, squares, through
 
 
 @triton.jit
-def _normalised(
-    acc, mean, squares, eps, terms, first, end, COUNT, EXTENT: tl.constexpr, UNITS: tl.constexpr
-):  # fmt: skip
-    """A product of EXTENT channels with folded weights, as if of normalised rows.
+def _half(parts, half: tl.constexpr):
+    """The left or the right half of what is in 1, 2 or 4 parts."""
+    if len(parts) == 1:
+        return halves_of(parts[0])[half]
+    elif len(parts) == 2:  # noqa: RET505 - what follows a return is compiled too
+        return parts[half]
+    else:
+        return joined(parts[2 * half], parts[2 * half + 1])
 
-    first, end: of the weights' rows among the COUNT of all.
-    """
+
+@triton.jit
+def _scale(squares, eps, EXTENT: tl.constexpr):
+    """What a row is multiplied by, from the squares of what differs from its mean."""
     variance = squares / EXTENT
     scale = tl.math.rsqrt(variance + eps)
     # Where all are the same only the shift is left: not what rounding made of it.
-    scale = tl.where(variance == 0, variance * scale, scale)
+    return tl.where(variance == 0, variance * scale, scale)
+
+
+@triton.jit
+def _normalised(acc, scale, terms, first, end, COUNT, UNITS: tl.constexpr):
+    """A product with folded weights, as if of normalised rows.
+
+    first, end: of the weights' rows among the COUNT of all.
+    """
     rows = first + tl.arange(0, acc.shape[1])
-    some = rows < end
-    sums = tl.load(terms + rows, some, 0.0)
-    shifts = tl.load(terms + COUNT + rows, some, 0.0)
     if UNITS:
-        unit = tl.load(terms + 2 * COUNT + rows, some, 0.0)
-        acc *= unit[None, :]
-        sums *= unit
-    return (acc - mean[:, None] * sums[None, :]) * scale[:, None] + shifts[None, :]
+        acc *= tl.load(terms + COUNT + rows, rows < end, 0.0)[None, :]
+    return acc * scale[:, None] + tl.load(terms + rows, rows < end, 0.0)[None, :]
 
 
 @tlx.jit(do_not_specialize=["B", "N"])
@@ -191,17 +264,17 @@ def project(
 ):  # fmt: skip
     """``mask * (y @ P.T) * sigmoid(y @ G.T)``, channel-major; y: the norm of x, or x.
 
-    x_desc: (B * N, N or more, PIECES * DEPTH) in blocks of (1, PAIRS, DEPTH); ROW: N, up to a
-    multiple of PAIRS; what is past N may be anything. mask (B, N, N), read if MASKED.
+    x_desc: (B * N, N, PIECES * DEPTH), without FOLDED (B * N, ROW, ...) and past N anything, in
+    blocks of (1, PAIRS, DEPTH); ROW: N, up to a multiple of PAIRS. mask (B, N, N), read if MASKED.
     w_desc: (2 * CHUNKS * CHANNELS, PIECES * DEPTH), CHANNELS rows of P, then those of G, in
-    blocks of (2 * CHANNELS // CLUSTER, DEPTH). g_unit: what each gate's logits are multiplied by;
-    or with FOLDED the terms of ``fold_norms``, COUNT of each kind. out_desc:
+    blocks of (CHANNELS // CLUSTER, DEPTH). g_unit: what each gate's logits are multiplied by;
+    or with FOLDED the terms of ``fold_norms``, COUNT of a kind. out_desc:
     (CHUNKS * CHANNELS, B * ROW * ROW) in blocks of (CHANNELS // 2, PAIRS), zeros past N.
     STAGES: blocks of weights in shared memory; RESIDENT: those are all; RESULTS: buffers of
     results of each consumer, 1 or 2. Grid: programs, any number of clusters of CLUSTER.
     """
     x = tlx.local_alloc((PAIRS, DEPTH), tlx.dtype_of(x_desc), 2 * PIECES)
-    blocks = tlx.local_alloc((2 * CHANNELS, DEPTH), tlx.dtype_of(w_desc), STAGES)
+    blocks = tlx.local_alloc((CHANNELS, DEPTH), tlx.dtype_of(w_desc), STAGES)
     results = tlx.local_alloc((CHANNELS // 2, PAIRS), tlx.dtype_of(out_desc), 2 * RESULTS)
     full, empty = tlx.alloc_barriers(STAGES, 1), tlx.alloc_barriers(STAGES, 2 * CLUSTER)
     x_full, x_empty = tlx.alloc_barriers(2 * PIECES, 1), tlx.alloc_barriers(2 * PIECES, 1)
@@ -221,19 +294,22 @@ def project(
                 PIECES, CHUNKS, STAGES, RESIDENT, RESULTS, MASKED, FOLDED, UNITS, CLUSTER,
             )  # fmt: skip
         with tlx.async_task(num_warps=1, num_regs=24):
+            _wait_for_the_kernel_before()
             _copy_weights(
-                w_desc, w_desc, blocks, full, empty, turns, 2 * CHANNELS,
-                CHUNKS, PIECES, 0, STAGES, RESIDENT, CLUSTER,
+                w_desc, w_desc, blocks, full, empty, turns, CHANNELS, 2 * CHANNELS,
+                CHUNKS, PIECES, PIECES, STAGES, RESIDENT, CLUSTER,
             )  # fmt: skip
         with tlx.async_task(num_warps=1, num_regs=24):
+            if not FOLDED:
+                gdc_wait()
             for turn in range(turns):
                 for me in tl.static_range(2):
                     tile = (tl.program_id(0) + turn * tl.num_programs(0)) * 2 + me
                     row = tile // (ROW // PAIRS)
-                    _copy_rows(
-                        x_desc, x, x_full, x_empty, row // ROW * N + row % ROW,
-                        tile % (ROW // PAIRS) * PAIRS, turn, me, PIECES, False,
-                    )  # fmt: skip
+                    # Rows past N are read as zeros, from past the end.
+                    row = tl.where(row % ROW < N, row // ROW * N + row % ROW, B * N)
+                    first = tile % (ROW // PAIRS) * PAIRS
+                    _copy_rows(x_desc, x, x_full, x_empty, row, first, turn, me, PIECES, False)
 
 
 @triton.jit
@@ -246,6 +322,7 @@ def _project(
 ):  # fmt: skip
     EXTENT: tl.constexpr = PIECES * DEPTH
     ALL: tl.constexpr = CHUNKS * CHANNELS
+    GATES: tl.constexpr = 4 if PIECES >= 4 else min(PIECES, 2)
     step = 0
     for turn in range(turns):
         tile = (tl.program_id(0) + turn * tl.num_programs(0)) * 2 + ME
@@ -257,33 +334,37 @@ def _project(
         if MASKED:
             at = mask + b * stride_mb + i * stride_mi + pairs.to(tl.int64) * stride_mk
             factor = tl.load(at, inside, 0.0).to(tl.float32)
+        # 1 / factor; a gate's denominator of 2**127 or more makes the gate zero.
+        weights = tl.where(tl.abs(factor) < 2.0**-127, 2.0**127, 1.0 / factor)
         if RESIDENT:
             step = 0
         mean, squares = tl.zeros((PAIRS,), tl.float32), tl.zeros((PAIRS,), tl.float32)
         for chunk in range(CHUNKS):
-            both = tl.zeros((PAIRS, 2 * CHANNELS), tl.float32)
-            both, step, mean, squares = _add_pieces(
-                both, x, x_full, x_empty, blocks, full, empty, step, turn, chunk == CHUNKS - 1,
-                chunk == 0, mean, squares, ME, PIECES, STAGES, RESIDENT, True, False, FOLDED,
-                CLUSTER,
+            channel = chunk * CHANNELS
+            g = tl.zeros((PAIRS, CHANNELS), tl.float32)
+            g, step, mean, squares, _ = _add_pieces(
+                g, x, x_full, x_empty, blocks, full, empty, step, turn, False, chunk == 0,
+                mean, squares, g, mean, weights, g_unit, 0, 0, COUNT, ME, PIECES, STAGES, RESIDENT,
+                True, False, FOLDED, 0, FOLDED, UNITS, CLUSTER,
             )  # fmt: skip
-            p, g = _halves(both)
-            ps, gs = _halves(p), _halves(g)
+            scale = _scale(squares, eps, EXTENT)
+            p = tl.zeros((PAIRS, CHANNELS), tl.float32)
+            p, step, _, _, gates = _add_pieces(
+                p, x, x_full, x_empty, blocks, full, empty, step, turn, chunk == CHUNKS - 1, False,
+                mean, squares, g, scale, weights, g_unit + (ALL if FOLDED else 0), channel, ALL,
+                COUNT, ME, PIECES, STAGES, RESIDENT,
+                True, False, False, GATES, FOLDED, UNITS, CLUSTER,
+            )  # fmt: skip
+            ps = halves_of(p)
             for half in tl.static_range(2):
-                p, g = ps[half], gs[half]
-                channel = chunk * CHANNELS + half * (CHANNELS // 2)
+                p, column = ps[half], channel + half * (CHANNELS // 2)
                 if FOLDED:
-                    p = _normalised(
-                        p, mean, squares, eps, g_unit, channel, ALL, COUNT, EXTENT, UNITS
-                    )  # fmt: skip
-                    g = _normalised(
-                        g, mean, squares, eps, g_unit + ALL, channel, ALL, COUNT, EXTENT, UNITS
-                    )  # fmt: skip
-                else:
-                    g *= (tl.load(g_unit + channel + tl.arange(0, CHANNELS // 2)) * GATE)[None, :]
-                p = tl.where(inside[:, None], _gated(p, g) * factor[:, None], 0.0)
+                    p = _normalised(p, scale, g_unit, column, ALL, COUNT, UNITS)
+                p *= _half(gates, half)
+                if not FOLDED:  # what is past N may be anything
+                    p = tl.where(inside[:, None], p, 0.0)
                 mine = ME * RESULTS + half * (RESULTS - 1)
-                _put(out_desc, results, mine, RESULTS, p, (channel,), tile * PAIRS, True)
+                _put(out_desc, results, mine, RESULTS, p, (column,), tile * PAIRS, True)
     tlx.async_descriptor_store_wait(0)
 
 
@@ -331,10 +412,11 @@ def finish(
             )  # fmt: skip
         with tlx.async_task(num_warps=1, num_regs=24):
             _copy_weights(
-                p_desc, g_desc, blocks, full, empty, turns, CHANNELS,
-                CHUNKS, H_PIECES, PIECES, STAGES, RESIDENT, CLUSTER,
+                g_desc, p_desc, blocks, full, empty, turns, 0, CHANNELS,
+                CHUNKS, PIECES, H_PIECES, STAGES, RESIDENT, CLUSTER,
             )  # fmt: skip
         with tlx.async_task(num_warps=1, num_regs=40):
+            gdc_wait()
             for turn in range(turns):
                 if FOLDED:
                     for me in tl.static_range(2):
@@ -429,10 +511,12 @@ def _finish(
     one, other = ME * RESULTS, ME * RESULTS + RESULTS - 1
     EXTENT: tl.constexpr = PIECES * DEPTH
     H: tl.constexpr = H_PIECES * DEPTH
+    GATES: tl.constexpr = 4 if H_PIECES >= 4 else min(H_PIECES, 2)
     step = 0
     for turn in range(turns):
         row, first, pair = _pairs_of(turn, ME, N, ROW)
         if not FOLDED:
+            gdc_wait()
             apart = tl.cast(B, tl.int64) * ROW * ROW
             _normalise(
                 products + pair, apart, row < B * N, z, weight, bias, unit, eps, ME, H_PIECES
@@ -441,34 +525,39 @@ def _finish(
             step = 0
         mean, squares = tl.zeros((PAIRS,), tl.float32), tl.zeros((PAIRS,), tl.float32)
         z_mean, z_squares = tl.zeros((PAIRS,), tl.float32), tl.zeros((PAIRS,), tl.float32)
+        ones = tl.full((PAIRS,), 1.0, tl.float32)
         for chunk in range(CHUNKS):
             last = chunk == CHUNKS - 1
-            p = tl.zeros((PAIRS, CHANNELS), tl.float32)
-            p, step, z_mean, z_squares = _add_pieces(
-                p, z, z_full, z_empty, blocks, full, empty, step, turn, last, chunk == 0,
-                z_mean, z_squares, ME, H_PIECES, STAGES, RESIDENT, FOLDED, True, FOLDED, CLUSTER,
-            )  # fmt: skip
+            channel = chunk * CHANNELS
             g = tl.zeros((PAIRS, CHANNELS), tl.float32)
-            g, step, mean, squares = _add_pieces(
+            g, step, mean, squares, _ = _add_pieces(
                 g, x, x_full, x_empty, blocks, full, empty, step, turn, last, chunk == 0,
-                mean, squares, ME, PIECES, STAGES, RESIDENT, True, False, FOLDED, CLUSTER,
+                mean, squares, g, mean, ones, g_unit, 0, 0, COUNT, ME, PIECES, STAGES, RESIDENT,
+                True, False, FOLDED, 0, FOLDED, UNITS, CLUSTER,
             )  # fmt: skip
-            ps, gs = _halves(p), _halves(g)
+            scale = _scale(squares, eps, EXTENT)
+            p = tl.zeros((PAIRS, CHANNELS), tl.float32)
+            p, step, z_mean, z_squares, gates = _add_pieces(
+                p, z, z_full, z_empty, blocks, full, empty, step, turn, last, chunk == 0,
+                z_mean, z_squares, g, scale, ones, g_unit, channel, C, COUNT,
+                ME, H_PIECES, STAGES, RESIDENT,
+                FOLDED, True, FOLDED, GATES, FOLDED, UNITS, CLUSTER,
+            )  # fmt: skip
+            ps = halves_of(p)
+            z_scale = _scale(z_squares, eps, H)
             at = (row, first)  # pairs past N, and rows past B * N, are dropped
             for half in tl.static_range(2):
-                p, g = ps[half], gs[half]
-                channel = chunk * CHANNELS + half * (CHANNELS // 2)
+                p, column = ps[half], channel + half * (CHANNELS // 2)
                 if FOLDED:
-                    p = _normalised(p, z_mean, z_squares, eps, p_unit, channel, C, COUNT, H, UNITS)
-                    g = _normalised(g, mean, squares, eps, g_unit, channel, C, COUNT, EXTENT, UNITS)
+                    p = _normalised(p, z_scale, p_unit, column, C, COUNT, UNITS)
                     mine = ME * RESULTS + half * (RESULTS - 1)
-                    _put(out_desc, results, mine, RESULTS, _gated(p, g), at, channel, False)
+                    p *= _half(gates, half)
+                    _put(out_desc, results, mine, RESULTS, p, at, column, False)
                 else:
-                    channels = channel + tl.arange(0, CHANNELS // 2)
-                    g *= (tl.load(g_unit + channels, channels < C, 0.0) * GATE)[None, :]
+                    channels = column + tl.arange(0, CHANNELS // 2)
                     p *= tl.load(p_unit + channels, channels < C, 0.0)[None, :]
-                    p = _gated(p, g)
-                    _put_quarters(out_desc, results, one, other, RESULTS, p, at, channel)
+                    p *= _half(gates, half)
+                    _put_quarters(out_desc, results, one, other, RESULTS, p, at, column)
     tlx.async_descriptor_store_wait(0)
 
 
@@ -501,6 +590,7 @@ def pair_products(
                 1, BLOCK_N, PARTS, STAGES, INCOMING,
             )  # fmt: skip
         with tlx.async_task(num_warps=1, num_regs=40):
+            _wait_for_the_kernel_before()
             _copy_pairs(
                 a_desc, b_desc, a_buffers, b_buffers, full, empty, BATCHES, ROW,
                 BLOCK_N, STAGES, INCOMING,
@@ -575,7 +665,7 @@ def _multiply_pairs(
         tlx.barrier_arrive(empty[before])
         if row < ROW:  # else the rows are the next batch's
             at = (batch * ROW + row,)
-            left, right = _halves(acc)
+            left, right = halves_of(acc)
             if PARTS == 2:
                 _put(c_desc, c_buffers, PART, 1, left, at, column, False)
                 _put(c_desc, c_buffers, PART, 1, right, at, column + BLOCK_N // 2, False)
@@ -586,16 +676,10 @@ def _multiply_pairs(
 
 
 @triton.jit
-def _halves(x):
-    """The left and the right half of the columns."""
-    return tl.split(tl.permute(tl.reshape(x, (x.shape[0], 2, x.shape[1] // 2)), (0, 2, 1)))
-
-
-@triton.jit
 def _put_quarters(
     desc, buffers, one: tl.constexpr, other: tl.constexpr, COUNT: tl.constexpr, half, at, column
 ):  # fmt: skip
-    left, right = _halves(half)
+    left, right = halves_of(half)
     _put(desc, buffers, one, COUNT, left, at, column, False)
     _put(desc, buffers, other, COUNT, right, at, column + half.shape[1] // 2, False)
 
