@@ -329,7 +329,8 @@ class _Update:
         how = {
             "PIECES": pieces, "RESULTS": _RESULTS, "FOLDED": self.folded,
             "UNITS": self.folded and terms.count == 2 * count, "CLUSTER": _CLUSTER,
-            "ctas_per_cga": (_CLUSTER, 1, 1), "launch_pdl": True,
+            "LATE": self.folded and _LATE,
+            "ctas_per_cga": (_CLUSTER, 1, 1), "launch_pdl": _OVERLAP,
         }  # fmt: skip
 
         mask, strides = self.mask
@@ -353,7 +354,7 @@ class _Update:
             Described(self.ab, both, (64, 64)),
             Described(self.ab, both, (64, block_n) if self.incoming else (block_n, 64)),
             Described(self.products, (h * b * row, row), (64, block_n // parts)), h * b, row,
-            BLOCK_N=block_n, PARTS=parts, STAGES=4, INCOMING=self.incoming, launch_pdl=True,
+            BLOCK_N=block_n, PARTS=parts, STAGES=4, INCOMING=self.incoming, launch_pdl=_OVERLAP,
         )  # fmt: skip
         if not complete:
             return
@@ -445,6 +446,10 @@ def mask_arguments(mask: Any, other: Any) -> tuple[Any, tuple[int, int, int]]:
 
 #: Buffers of results of each consumer; programs that copy weights together, 1 or 2.
 _RESULTS, _CLUSTER = 2, 2
+
+#: Whether chunks are stored during the products of the next; whether kernels may begin before the
+#: ones in front of them have ended.
+_LATE, _OVERLAP = True, True
 
 
 def _stages(pieces: int, blocks: int) -> tuple[int, bool]:

@@ -169,7 +169,7 @@ def _copy_rows(
 @triton.jit
 def _add_pieces(
     acc, rows, rows_full, rows_empty, blocks, full, empty, step, turn, arrive, measure,
-    mean, squares, g, scale, weights, terms, first, end, COUNT,
+    mean, squares, g, scale, weights, terms, first, end, COUNT, late,
     ME: tl.constexpr, PIECES: tl.constexpr, STAGES: tl.constexpr, RESIDENT: tl.constexpr,
     COPIED: tl.constexpr, BY_COLUMN: tl.constexpr, MEASURED: tl.constexpr, GATES: tl.constexpr,
     FOLDED: tl.constexpr, UNITS: tl.constexpr, CLUSTER: tl.constexpr,
@@ -178,7 +178,8 @@ def _add_pieces(
 
     The rows are COPIED, and with ``arrive`` done with afterwards; or the consumer's own. MEASURED,
     with ``measure``: their mean and the sum of the squares of what differs from it, too. Meanwhile
-    g goes through ``_gate``, in GATES parts; or nothing does.
+    g goes through ``_gate``, in GATES parts; or nothing does. late: what is stored meanwhile, as of
+    ``_put_half``; or nothing.
     """
     through = ()
     parts = columns_of(g, max(GATES, 1))
@@ -196,6 +197,11 @@ def _add_pieces(
                 m -= mean
                 mean += m * (1 / (piece + 1))
                 squares += q + m * m * (piece * DEPTH / (piece + 1))
+        for half in tl.static_range(2 if len(late) > 0 else 0):
+            if piece == min(half, PIECES - 1):
+                _put_half(
+                    late[0], late[1], halves_of(late[2])[half], late[3], late[4], late[5], half, ME
+                )  # fmt: skip
         for i in tl.static_range(GATES):
             if piece == min(i + 1, PIECES - 1):  # with two products in flight, where there are two
                 through += (
@@ -260,7 +266,7 @@ def project(
     B, N, ROW, COUNT, stride_mb, stride_mi, stride_mk, eps,
     PIECES: tl.constexpr, CHUNKS: tl.constexpr, STAGES: tl.constexpr, RESIDENT: tl.constexpr,
     RESULTS: tl.constexpr, MASKED: tl.constexpr, FOLDED: tl.constexpr, UNITS: tl.constexpr,
-    CLUSTER: tl.constexpr,
+    CLUSTER: tl.constexpr, LATE: tl.constexpr,
 ):  # fmt: skip
     """``mask * (y @ P.T) * sigmoid(y @ G.T)``, channel-major; y: the norm of x, or x.
 
@@ -285,13 +291,13 @@ def project(
             _project(
                 mask, x, x_full, x_empty, blocks, full, empty, results, g_unit, out_desc, turns,
                 B, N, ROW, COUNT, stride_mb, stride_mi, stride_mk, eps, 0,
-                PIECES, CHUNKS, STAGES, RESIDENT, RESULTS, MASKED, FOLDED, UNITS, CLUSTER,
+                PIECES, CHUNKS, STAGES, RESIDENT, RESULTS, MASKED, FOLDED, UNITS, CLUSTER, LATE,
             )  # fmt: skip
         with tlx.async_task(num_warps=4, num_regs=232):
             _project(
                 mask, x, x_full, x_empty, blocks, full, empty, results, g_unit, out_desc, turns,
                 B, N, ROW, COUNT, stride_mb, stride_mi, stride_mk, eps, 1,
-                PIECES, CHUNKS, STAGES, RESIDENT, RESULTS, MASKED, FOLDED, UNITS, CLUSTER,
+                PIECES, CHUNKS, STAGES, RESIDENT, RESULTS, MASKED, FOLDED, UNITS, CLUSTER, LATE,
             )  # fmt: skip
         with tlx.async_task(num_warps=1, num_regs=24):
             _wait_for_the_kernel_before()
@@ -318,12 +324,15 @@ def _project(
     B, N, ROW, COUNT, stride_mb, stride_mi, stride_mk, eps,
     ME: tl.constexpr, PIECES: tl.constexpr, CHUNKS: tl.constexpr, STAGES: tl.constexpr,
     RESIDENT: tl.constexpr, RESULTS: tl.constexpr, MASKED: tl.constexpr, FOLDED: tl.constexpr,
-    UNITS: tl.constexpr, CLUSTER: tl.constexpr,
+    UNITS: tl.constexpr, CLUSTER: tl.constexpr, LATE: tl.constexpr,
 ):  # fmt: skip
     EXTENT: tl.constexpr = PIECES * DEPTH
     ALL: tl.constexpr = CHUNKS * CHANNELS
     GATES: tl.constexpr = 4 if PIECES >= 4 else min(PIECES, 2)
     step = 0
+    # Where LATE, what is to be stored, and where: at first past the end.
+    held = tl.zeros((PAIRS, CHANNELS), tlx.dtype_of(out_desc))
+    held_pair, held_channel = 0, ALL
     for turn in range(turns):
         tile = (tl.program_id(0) + turn * tl.num_programs(0)) * 2 + ME
         row = tile // (ROW // PAIRS)
@@ -341,30 +350,43 @@ def _project(
         mean, squares = tl.zeros((PAIRS,), tl.float32), tl.zeros((PAIRS,), tl.float32)
         for chunk in range(CHUNKS):
             channel = chunk * CHANNELS
+            late = ()
+            if LATE:
+                late = (out_desc, results, held, 0, held_pair, held_channel)  # type: ignore[assignment]
             g = tl.zeros((PAIRS, CHANNELS), tl.float32)
             g, step, mean, squares, _ = _add_pieces(
                 g, x, x_full, x_empty, blocks, full, empty, step, turn, False, chunk == 0,
-                mean, squares, g, mean, weights, g_unit, 0, 0, COUNT, ME, PIECES, STAGES, RESIDENT,
-                True, False, FOLDED, 0, FOLDED, UNITS, CLUSTER,
+                mean, squares, g, mean, weights, g_unit, 0, 0, COUNT, late,
+                ME, PIECES, STAGES, RESIDENT, True, False, FOLDED, 0, FOLDED, UNITS, CLUSTER,
             )  # fmt: skip
             scale = _scale(squares, eps, EXTENT)
             p = tl.zeros((PAIRS, CHANNELS), tl.float32)
             p, step, _, _, gates = _add_pieces(
                 p, x, x_full, x_empty, blocks, full, empty, step, turn, chunk == CHUNKS - 1, False,
                 mean, squares, g, scale, weights, g_unit + (ALL if FOLDED else 0), channel, ALL,
-                COUNT, ME, PIECES, STAGES, RESIDENT,
+                COUNT, (), ME, PIECES, STAGES, RESIDENT,
                 True, False, False, GATES, FOLDED, UNITS, CLUSTER,
             )  # fmt: skip
             ps = halves_of(p)
+            done = ()
             for half in tl.static_range(2):
-                p, column = ps[half], channel + half * (CHANNELS // 2)
+                p = ps[half]
                 if FOLDED:
+                    column = channel + half * (CHANNELS // 2)
                     p = _normalised(p, scale, g_unit, column, ALL, COUNT, UNITS)
                 p *= _half(gates, half)
                 if not FOLDED:  # what is past N may be anything
                     p = tl.where(inside[:, None], p, 0.0)
-                mine = ME * RESULTS + half * (RESULTS - 1)
-                _put(out_desc, results, mine, RESULTS, p, (column,), tile * PAIRS, True)
+                p = p.to(tlx.dtype_of(out_desc))
+                if not LATE:
+                    _put_half(out_desc, results, p, 0, tile * PAIRS, channel, half, ME)
+                done += (p,)  # type: ignore[assignment]
+            if LATE:
+                held, held_pair, held_channel = joined(done[0], done[1]), tile * PAIRS, channel
+    if LATE:
+        for half in tl.static_range(2):
+            part = halves_of(held)[half]
+            _put_half(out_desc, results, part, 0, held_pair, held_channel, half, ME)
     tlx.async_descriptor_store_wait(0)
 
 
@@ -374,7 +396,7 @@ def finish(
     B, N, ROW, C, COUNT, eps,
     PIECES: tl.constexpr, H_PIECES: tl.constexpr, CHUNKS: tl.constexpr, STAGES: tl.constexpr,
     RESIDENT: tl.constexpr, RESULTS: tl.constexpr, FOLDED: tl.constexpr, UNITS: tl.constexpr,
-    CLUSTER: tl.constexpr,
+    CLUSTER: tl.constexpr, LATE: tl.constexpr,
 ):  # fmt: skip
     """``(z @ P.T) * sigmoid(y @ G.T)``, z the layer norm of the products, y as of ``project``.
 
@@ -402,13 +424,13 @@ def finish(
             _finish(
                 x, x_full, x_empty, z, z_full, z_empty, blocks, full, empty, results, products,
                 weight, bias, unit, g_unit, p_unit, out_desc, turns, B, N, ROW, C, COUNT, eps, 0,
-                PIECES, H_PIECES, CHUNKS, STAGES, RESIDENT, RESULTS, FOLDED, UNITS, CLUSTER,
+                PIECES, H_PIECES, CHUNKS, STAGES, RESIDENT, RESULTS, FOLDED, UNITS, CLUSTER, LATE,
             )  # fmt: skip
         with tlx.async_task(num_warps=4, num_regs=224):
             _finish(
                 x, x_full, x_empty, z, z_full, z_empty, blocks, full, empty, results, products,
                 weight, bias, unit, g_unit, p_unit, out_desc, turns, B, N, ROW, C, COUNT, eps, 1,
-                PIECES, H_PIECES, CHUNKS, STAGES, RESIDENT, RESULTS, FOLDED, UNITS, CLUSTER,
+                PIECES, H_PIECES, CHUNKS, STAGES, RESIDENT, RESULTS, FOLDED, UNITS, CLUSTER, LATE,
             )  # fmt: skip
         with tlx.async_task(num_warps=1, num_regs=24):
             _copy_weights(
@@ -506,13 +528,16 @@ def _finish(
     weight, bias, unit, g_unit, p_unit, out_desc, turns, B, N, ROW, C, COUNT, eps,
     ME: tl.constexpr, PIECES: tl.constexpr, H_PIECES: tl.constexpr, CHUNKS: tl.constexpr,
     STAGES: tl.constexpr, RESIDENT: tl.constexpr, RESULTS: tl.constexpr, FOLDED: tl.constexpr,
-    UNITS: tl.constexpr, CLUSTER: tl.constexpr,
+    UNITS: tl.constexpr, CLUSTER: tl.constexpr, LATE: tl.constexpr,
 ):  # fmt: skip
     one, other = ME * RESULTS, ME * RESULTS + RESULTS - 1
     EXTENT: tl.constexpr = PIECES * DEPTH
     H: tl.constexpr = H_PIECES * DEPTH
     GATES: tl.constexpr = 4 if H_PIECES >= 4 else min(H_PIECES, 2)
     step = 0
+    # Where LATE, what is to be stored, and where: at first past the end.
+    held = tl.zeros((PAIRS, CHANNELS), tlx.dtype_of(out_desc))
+    held_row, held_pair, held_channel = B * N, 0, 0
     for turn in range(turns):
         row, first, pair = _pairs_of(turn, ME, N, ROW)
         if not FOLDED:
@@ -529,35 +554,47 @@ def _finish(
         for chunk in range(CHUNKS):
             last = chunk == CHUNKS - 1
             channel = chunk * CHANNELS
+            late = ()
+            if LATE:
+                late = (out_desc, results, held, held_row, held_pair, held_channel)  # type: ignore[assignment]
             g = tl.zeros((PAIRS, CHANNELS), tl.float32)
             g, step, mean, squares, _ = _add_pieces(
                 g, x, x_full, x_empty, blocks, full, empty, step, turn, last, chunk == 0,
-                mean, squares, g, mean, ones, g_unit, 0, 0, COUNT, ME, PIECES, STAGES, RESIDENT,
-                True, False, FOLDED, 0, FOLDED, UNITS, CLUSTER,
+                mean, squares, g, mean, ones, g_unit, 0, 0, COUNT, late,
+                ME, PIECES, STAGES, RESIDENT, True, False, FOLDED, 0, FOLDED, UNITS, CLUSTER,
             )  # fmt: skip
             scale = _scale(squares, eps, EXTENT)
             p = tl.zeros((PAIRS, CHANNELS), tl.float32)
             p, step, z_mean, z_squares, gates = _add_pieces(
                 p, z, z_full, z_empty, blocks, full, empty, step, turn, last, chunk == 0,
-                z_mean, z_squares, g, scale, ones, g_unit, channel, C, COUNT,
+                z_mean, z_squares, g, scale, ones, g_unit, channel, C, COUNT, (),
                 ME, H_PIECES, STAGES, RESIDENT,
                 FOLDED, True, FOLDED, GATES, FOLDED, UNITS, CLUSTER,
             )  # fmt: skip
             ps = halves_of(p)
             z_scale = _scale(z_squares, eps, H)
-            at = (row, first)  # pairs past N, and rows past B * N, are dropped
+            done = ()
             for half in tl.static_range(2):
                 p, column = ps[half], channel + half * (CHANNELS // 2)
+                # Pairs past N, and rows past B * N, are dropped.
                 if FOLDED:
                     p = _normalised(p, z_scale, p_unit, column, C, COUNT, UNITS)
-                    mine = ME * RESULTS + half * (RESULTS - 1)
-                    p *= _half(gates, half)
-                    _put(out_desc, results, mine, RESULTS, p, at, column, False)
+                    p = (p * _half(gates, half)).to(tlx.dtype_of(out_desc))
+                    if not LATE:
+                        _put_half(out_desc, results, p, row, first, channel, half, ME)
                 else:
                     channels = column + tl.arange(0, CHANNELS // 2)
                     p *= tl.load(p_unit + channels, channels < C, 0.0)[None, :]
                     p *= _half(gates, half)
-                    _put_quarters(out_desc, results, one, other, RESULTS, p, at, column)
+                    _put_quarters(out_desc, results, one, other, RESULTS, p, (row, first), column)
+                done += (p,)  # type: ignore[assignment]
+            if LATE:
+                held = joined(done[0], done[1])
+                held_row, held_pair, held_channel = row, first, channel
+    if LATE:
+        for half in tl.static_range(2):
+            part = halves_of(held)[half]
+            _put_half(out_desc, results, part, held_row, held_pair, held_channel, half, ME)
     tlx.async_descriptor_store_wait(0)
 
 
@@ -673,6 +710,20 @@ def _multiply_pairs(
                 _put_quarters(c_desc, c_buffers, PART, PART, 1, left, at, column)
                 _put_quarters(c_desc, c_buffers, PART, PART, 1, right, at, column + BLOCK_N // 2)
     tlx.async_descriptor_store_wait(0)
+
+
+@triton.jit
+def _put_half(
+    desc, results, values, row, pair, channel, half: tl.constexpr, ME: tl.constexpr
+):  # fmt: skip
+    """Hand half of a consumer's chunk of channels to the copy engine."""
+    RESULTS: tl.constexpr = 2
+    mine = ME * RESULTS + half * (RESULTS - 1)
+    channel += half * values.shape[1]
+    if len(desc.block_shape) == 2:
+        _put(desc, results, mine, RESULTS, values, (channel,), pair, True)
+    else:
+        _put(desc, results, mine, RESULTS, values, (row, pair), channel, False)
 
 
 @triton.jit
