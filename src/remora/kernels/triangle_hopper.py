@@ -382,7 +382,7 @@ def _project(
                     _put_half(out_desc, results, p, 0, tile * PAIRS, channel, half, ME)
                 done += (p,)  # type: ignore[assignment]
             if LATE:
-                held, held_pair, held_channel = joined(done[0], done[1]), tile * PAIRS, channel
+                held, held_pair, held_channel = joined(*done), tile * PAIRS, channel
     if LATE:
         for half in tl.static_range(2):
             part = halves_of(held)[half]
@@ -589,7 +589,7 @@ def _finish(
                     _put_quarters(out_desc, results, one, other, RESULTS, p, (row, first), column)
                 done += (p,)  # type: ignore[assignment]
             if LATE:
-                held = joined(done[0], done[1])
+                held = joined(*done)
                 held_row, held_pair, held_channel = row, first, channel
     if LATE:
         for half in tl.static_range(2):
