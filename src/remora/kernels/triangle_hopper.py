@@ -167,65 +167,143 @@ def _copy_rows(
 
 
 @triton.jit
-def _add_pieces(
-    acc, rows, rows_full, rows_empty, blocks, full, empty, step, turn, arrive, measure,
-    mean, squares, g, scale, weights, terms, first, end, COUNT, late,
-    ME: tl.constexpr, PIECES: tl.constexpr, STAGES: tl.constexpr, RESIDENT: tl.constexpr,
-    COPIED: tl.constexpr, BY_COLUMN: tl.constexpr, MEASURED: tl.constexpr, GATES: tl.constexpr,
-    FOLDED: tl.constexpr, UNITS: tl.constexpr, CLUSTER: tl.constexpr,
+def _multiply_piece(
+    acc, rows, rows_full, blocks, full, step, turn, mine, RESIDENT: tl.constexpr,
+    STAGES: tl.constexpr, COPIED: tl.constexpr, BY_COLUMN: tl.constexpr,
 ):  # fmt: skip
-    """``acc + rows @ weights.T`` over all pieces.
+    """Issue a piece of ``acc + rows @ weights.T``; the rows' buffer, too."""
+    stage = step % STAGES
+    tlx.barrier_wait(full[stage], 0 if RESIDENT else (step // STAGES) & 1)
+    if COPIED:
+        tlx.barrier_wait(rows_full[mine], turn & 1)
+    some = tlx.local_trans(rows[mine]) if BY_COLUMN else rows[mine]
+    return tlx.async_dot(some, tlx.local_trans(blocks[stage]), acc), some
 
-    The rows are COPIED, and with ``arrive`` done with afterwards; or the consumer's own. MEASURED,
-    with ``measure``: their mean and the sum of the squares of what differs from it, too. Meanwhile
-    g goes through ``_gate``, in GATES parts; or nothing does. late: what is stored meanwhile, as of
-    ``_put_half``; or nothing.
-    """
-    through = ()
-    parts = columns_of(g, max(GATES, 1))
-    for piece in tl.static_range(PIECES):
-        stage = step % STAGES
-        mine = ME * PIECES + piece
-        tlx.barrier_wait(full[stage], 0 if RESIDENT else (step // STAGES) & 1)
-        if COPIED:
-            tlx.barrier_wait(rows_full[mine], turn & 1)
-        some = tlx.local_trans(rows[mine]) if BY_COLUMN else rows[mine]
-        acc = tlx.async_dot(some, tlx.local_trans(blocks[stage]), acc)
-        if MEASURED:
-            if measure:
-                m, q = row_moments(some)
-                m -= mean
-                mean += m * (1 / (piece + 1))
-                squares += q + m * m * (piece * DEPTH / (piece + 1))
-        for half in tl.static_range(2 if len(late) > 0 else 0):
-            if piece == min(half, PIECES - 1):
-                _put_half(
-                    late[0], late[1], halves_of(late[2])[half], late[3], late[4], late[5], half, ME
-                )  # fmt: skip
-        for i in tl.static_range(GATES):
-            if piece == min(i + 1, PIECES - 1):  # with two products in flight, where there are two
-                through += (
-                    _gate(
-                        parts[i], scale, weights, terms, first + i * (g.shape[1] // GATES), end,
-                        COUNT, i, FOLDED, UNITS,
-                    ),
-                )  # type: ignore[assignment]  # fmt: skip
-        # The product before this one is done then.
-        acc = tlx.async_dot_wait(1, acc)
-        if piece > 0:
-            if not RESIDENT:
-                _release(empty[(step - 1) % STAGES], CLUSTER)
-            if COPIED:
-                if arrive:
-                    tlx.barrier_arrive(rows_empty[mine - 1])
-        step += 1
-    acc = tlx.async_dot_wait(0, acc)
+
+@triton.jit
+def _done(
+    rows_empty, empty, step, mine, arrive, RESIDENT: tl.constexpr, STAGES: tl.constexpr,
+    COPIED: tl.constexpr, CLUSTER: tl.constexpr,
+):  # fmt: skip
+    """A product is: its block of weights is free, and with ``arrive`` its rows."""
     if not RESIDENT:
-        _release(empty[(step - 1) % STAGES], CLUSTER)
+        _release(empty[step % STAGES], CLUSTER)
     if COPIED:
         if arrive:
-            tlx.barrier_arrive(rows_empty[ME * PIECES + PIECES - 1])
-    return acc, step, mean, squares, through
+            tlx.barrier_arrive(rows_empty[mine])
+
+
+@triton.jit
+def _measured(mean, squares, some, piece):
+    """The mean of rows, and the squares of what differs from it, with a piece more of them."""
+    m, q = row_moments(some)
+    part = 1 / (piece + 1).to(tl.float32)
+    m -= mean
+    return mean + m * part, squares + q + m * m * ((1 - part) * DEPTH)
+
+
+@triton.jit
+def _logits(
+    x, x_full, x_empty, blocks, full, empty, step, turn, arrive, measure, mean, squares, late,
+    ME: tl.constexpr, PIECES: tl.constexpr, STAGES: tl.constexpr, RESIDENT: tl.constexpr,
+    MEASURED: tl.constexpr, UNROLLED: tl.constexpr, LATE: tl.constexpr, CLUSTER: tl.constexpr,
+    RESULTS: tl.constexpr,
+):  # fmt: skip
+    """``x @ weights.T``, of copied rows, which with ``arrive`` are done with afterwards.
+
+    MEASURED, with ``measure``: the rows' mean and the squares of what differs from it, too. LATE:
+    what is in ``late`` is stored meanwhile.
+    """
+    acc = tl.zeros((PAIRS, CHANNELS), tl.float32)
+    if UNROLLED:
+        for piece in tl.static_range(PIECES):
+            acc, mean, squares = _logits_piece(
+                acc, x, x_full, x_empty, blocks, full, empty, step, turn, arrive, measure, mean,
+                squares, late, tl.to_tensor(piece), ME, PIECES, STAGES, RESIDENT, MEASURED, LATE,
+                CLUSTER, RESULTS,
+            )  # fmt: skip
+            step += 1
+    else:
+        for piece in range(PIECES):
+            acc, mean, squares = _logits_piece(
+                acc, x, x_full, x_empty, blocks, full, empty, step, turn, arrive, measure, mean,
+                squares, late, piece, ME, PIECES, STAGES, RESIDENT, MEASURED, LATE, CLUSTER,
+                RESULTS,
+            )  # fmt: skip
+            step += 1
+    acc = tlx.async_dot_wait(0, acc)
+    _done(
+        x_empty, empty, step - 1, ME * PIECES + PIECES - 1, arrive, RESIDENT, STAGES, True, CLUSTER
+    )  # fmt: skip
+    return acc, step, mean, squares
+
+
+@triton.jit
+def _logits_piece(
+    acc, x, x_full, x_empty, blocks, full, empty, step, turn, arrive, measure, mean, squares, late,
+    piece, ME: tl.constexpr, PIECES: tl.constexpr, STAGES: tl.constexpr, RESIDENT: tl.constexpr,
+    MEASURED: tl.constexpr, LATE: tl.constexpr, CLUSTER: tl.constexpr, RESULTS: tl.constexpr,
+):  # fmt: skip
+    mine = ME * PIECES + piece
+    acc, some = _multiply_piece(
+        acc, x, x_full, blocks, full, step, turn, mine, RESIDENT, STAGES, True, False
+    )  # fmt: skip
+    if MEASURED:
+        if measure:
+            mean, squares = _measured(mean, squares, some, piece)
+    if LATE:
+        for half in tl.static_range(2):
+            if piece == min(half, PIECES - 1):
+                _put_half(late, half, ME, RESULTS)
+    # The product before this one is done then.
+    acc = tlx.async_dot_wait(1, acc)
+    if piece > 0:
+        _done(x_empty, empty, step - 1, mine - 1, arrive, RESIDENT, STAGES, True, CLUSTER)
+    return acc, mean, squares
+
+
+@triton.jit
+def _gated(
+    rows, rows_full, rows_empty, blocks, full, empty, step, turn, arrive, measure, mean, squares,
+    g, scale, weights, terms, first, end, COUNT,
+    ME: tl.constexpr, PIECES: tl.constexpr, STAGES: tl.constexpr, RESIDENT: tl.constexpr,
+    COPIED: tl.constexpr, BY_COLUMN: tl.constexpr, MEASURED: tl.constexpr, FOLDED: tl.constexpr,
+    UNITS: tl.constexpr, CLUSTER: tl.constexpr,
+):  # fmt: skip
+    """``rows @ weights.T``; meanwhile g goes through ``_gate``, in 1, 2 or 4 parts.
+
+    The rows are COPIED, or the consumer's own. MEASURED, with ``measure``: as of ``_logits``.
+    """
+    GATES: tl.constexpr = 4 if PIECES >= 4 else min(PIECES, 2)
+    acc = tl.zeros((PAIRS, CHANNELS), tl.float32)
+    gates = ()
+    parts = columns_of(g, GATES)
+    for piece in tl.static_range(PIECES):
+        mine = ME * PIECES + piece
+        acc, some = _multiply_piece(
+            acc, rows, rows_full, blocks, full, step, turn, mine, RESIDENT, STAGES, COPIED,
+            BY_COLUMN,
+        )  # fmt: skip
+        if MEASURED:
+            if measure:
+                mean, squares = _measured(mean, squares, some, tl.to_tensor(piece))
+        for i in tl.static_range(GATES):
+            if piece == min(i + 1, PIECES - 1):  # with two products in flight, where there are two
+                at = first + i * (CHANNELS // GATES)
+                gate = _gate(parts[i], scale, weights, terms, at, end, COUNT, i, FOLDED, UNITS)
+                gates += (gate,)  # type: ignore[assignment]
+        acc = tlx.async_dot_wait(1, acc)
+        if piece > 0:
+            _done(
+                rows_empty, empty, step - 1, mine - 1, arrive, RESIDENT, STAGES, COPIED, CLUSTER
+            )  # fmt: skip
+        step += 1
+    acc = tlx.async_dot_wait(0, acc)
+    _done(
+        rows_empty, empty, step - 1, ME * PIECES + PIECES - 1, arrive, RESIDENT, STAGES, COPIED,
+        CLUSTER,
+    )  # fmt: skip
+    return acc, step, mean, squares, gates
 
 
 @triton.jit
@@ -289,14 +367,14 @@ def project(
     with tlx.async_tasks():
         with tlx.async_task("default"):
             _project(
-                mask, x, x_full, x_empty, blocks, full, empty, results, g_unit, out_desc, turns,
-                B, N, ROW, COUNT, stride_mb, stride_mi, stride_mk, eps, 0,
+                mask, x, x_full, x_empty, blocks, full, empty, results, g_unit, out_desc,
+                turns, B, N, ROW, COUNT, stride_mb, stride_mi, stride_mk, eps, 0,
                 PIECES, CHUNKS, STAGES, RESIDENT, RESULTS, MASKED, FOLDED, UNITS, CLUSTER, LATE,
             )  # fmt: skip
         with tlx.async_task(num_warps=4, num_regs=232):
             _project(
-                mask, x, x_full, x_empty, blocks, full, empty, results, g_unit, out_desc, turns,
-                B, N, ROW, COUNT, stride_mb, stride_mi, stride_mk, eps, 1,
+                mask, x, x_full, x_empty, blocks, full, empty, results, g_unit, out_desc,
+                turns, B, N, ROW, COUNT, stride_mb, stride_mi, stride_mk, eps, 1,
                 PIECES, CHUNKS, STAGES, RESIDENT, RESULTS, MASKED, FOLDED, UNITS, CLUSTER, LATE,
             )  # fmt: skip
         with tlx.async_task(num_warps=1, num_regs=24):
@@ -328,7 +406,6 @@ def _project(
 ):  # fmt: skip
     EXTENT: tl.constexpr = PIECES * DEPTH
     ALL: tl.constexpr = CHUNKS * CHANNELS
-    GATES: tl.constexpr = 4 if PIECES >= 4 else min(PIECES, 2)
     step = 0
     # Where LATE, what is to be stored, and where: at first past the end.
     held = tl.zeros((PAIRS, CHANNELS), tlx.dtype_of(out_desc))
@@ -350,22 +427,17 @@ def _project(
         mean, squares = tl.zeros((PAIRS,), tl.float32), tl.zeros((PAIRS,), tl.float32)
         for chunk in range(CHUNKS):
             channel = chunk * CHANNELS
-            late = ()
-            if LATE:
-                late = (out_desc, results, held, 0, held_pair, held_channel)  # type: ignore[assignment]
-            g = tl.zeros((PAIRS, CHANNELS), tl.float32)
-            g, step, mean, squares, _ = _add_pieces(
-                g, x, x_full, x_empty, blocks, full, empty, step, turn, False, chunk == 0,
-                mean, squares, g, mean, weights, g_unit, 0, 0, COUNT, late,
-                ME, PIECES, STAGES, RESIDENT, True, False, FOLDED, 0, FOLDED, UNITS, CLUSTER,
+            late = (out_desc, results, held, 0, held_pair, held_channel)
+            g, step, mean, squares = _logits(
+                x, x_full, x_empty, blocks, full, empty, step, turn, False, chunk == 0,
+                mean, squares, late, ME, PIECES, STAGES, RESIDENT, FOLDED, FOLDED, LATE, CLUSTER,
+                RESULTS,
             )  # fmt: skip
             scale = _scale(squares, eps, EXTENT)
-            p = tl.zeros((PAIRS, CHANNELS), tl.float32)
-            p, step, _, _, gates = _add_pieces(
-                p, x, x_full, x_empty, blocks, full, empty, step, turn, chunk == CHUNKS - 1, False,
+            p, step, _, _, gates = _gated(
+                x, x_full, x_empty, blocks, full, empty, step, turn, chunk == CHUNKS - 1, False,
                 mean, squares, g, scale, weights, g_unit + (ALL if FOLDED else 0), channel, ALL,
-                COUNT, (), ME, PIECES, STAGES, RESIDENT,
-                True, False, False, GATES, FOLDED, UNITS, CLUSTER,
+                COUNT, ME, PIECES, STAGES, RESIDENT, True, False, False, FOLDED, UNITS, CLUSTER,
             )  # fmt: skip
             ps = halves_of(p)
             done = ()
@@ -377,16 +449,16 @@ def _project(
                 p *= _half(gates, half)
                 if not FOLDED:  # what is past N may be anything
                     p = tl.where(inside[:, None], p, 0.0)
-                p = p.to(tlx.dtype_of(out_desc))
-                if not LATE:
-                    _put_half(out_desc, results, p, 0, tile * PAIRS, channel, half, ME)
-                done += (p,)  # type: ignore[assignment]
-            if LATE:
-                held, held_pair, held_channel = joined(*done), tile * PAIRS, channel
+                done += (p.to(tlx.dtype_of(out_desc)),)  # type: ignore[assignment]
+            held, held_pair, held_channel = joined(*done), tile * PAIRS, channel
+            if not LATE:
+                late = (out_desc, results, held, 0, held_pair, held_channel)
+                for half in tl.static_range(2):
+                    _put_half(late, half, ME, RESULTS)
     if LATE:
+        late = (out_desc, results, held, 0, held_pair, held_channel)
         for half in tl.static_range(2):
-            part = halves_of(held)[half]
-            _put_half(out_desc, results, part, 0, held_pair, held_channel, half, ME)
+            _put_half(late, half, ME, RESULTS)
     tlx.async_descriptor_store_wait(0)
 
 
@@ -422,15 +494,17 @@ def finish(
     with tlx.async_tasks():
         with tlx.async_task("default"):
             _finish(
-                x, x_full, x_empty, z, z_full, z_empty, blocks, full, empty, results, products,
-                weight, bias, unit, g_unit, p_unit, out_desc, turns, B, N, ROW, C, COUNT, eps, 0,
-                PIECES, H_PIECES, CHUNKS, STAGES, RESIDENT, RESULTS, FOLDED, UNITS, CLUSTER, LATE,
+                x, x_full, x_empty, z, z_full, z_empty, blocks, full, empty, results,
+                products, weight, bias, unit, g_unit, p_unit, out_desc, turns, B, N, ROW, C, COUNT,
+                eps, 0, PIECES, H_PIECES, CHUNKS, STAGES, RESIDENT, RESULTS, FOLDED, UNITS, CLUSTER,
+                LATE,
             )  # fmt: skip
         with tlx.async_task(num_warps=4, num_regs=224):
             _finish(
-                x, x_full, x_empty, z, z_full, z_empty, blocks, full, empty, results, products,
-                weight, bias, unit, g_unit, p_unit, out_desc, turns, B, N, ROW, C, COUNT, eps, 1,
-                PIECES, H_PIECES, CHUNKS, STAGES, RESIDENT, RESULTS, FOLDED, UNITS, CLUSTER, LATE,
+                x, x_full, x_empty, z, z_full, z_empty, blocks, full, empty, results,
+                products, weight, bias, unit, g_unit, p_unit, out_desc, turns, B, N, ROW, C, COUNT,
+                eps, 1, PIECES, H_PIECES, CHUNKS, STAGES, RESIDENT, RESULTS, FOLDED, UNITS, CLUSTER,
+                LATE,
             )  # fmt: skip
         with tlx.async_task(num_warps=1, num_regs=24):
             _copy_weights(
@@ -440,18 +514,18 @@ def finish(
         with tlx.async_task(num_warps=1, num_regs=40):
             gdc_wait()
             for turn in range(turns):
-                if FOLDED:
-                    for me in tl.static_range(2):
-                        row, first, pair = _pairs_of(turn, me, N, ROW)
-                        _copy_rows(
-                            products, z, z_full, z_empty, 0, pair, turn, me, H_PIECES, True
-                        )  # fmt: skip
-                else:
+                if not FOLDED:
                     ahead = (tl.program_id(0) + (turn + 1) * tl.num_programs(0)) * 2 * PAIRS
                     _prefetch(products, ahead, B, N, ROW, H_PIECES)
                 for me in tl.static_range(2):
                     row, first, pair = _pairs_of(turn, me, N, ROW)
                     _copy_rows(x_desc, x, x_full, x_empty, row, first, turn, me, PIECES, False)
+                if FOLDED:  # which are done with last
+                    for me in tl.static_range(2):
+                        row, first, pair = _pairs_of(turn, me, N, ROW)
+                        _copy_rows(
+                            products, z, z_full, z_empty, 0, pair, turn, me, H_PIECES, True
+                        )  # fmt: skip
 
 
 @triton.jit
@@ -531,13 +605,12 @@ def _finish(
     UNITS: tl.constexpr, CLUSTER: tl.constexpr, LATE: tl.constexpr,
 ):  # fmt: skip
     one, other = ME * RESULTS, ME * RESULTS + RESULTS - 1
-    EXTENT: tl.constexpr = PIECES * DEPTH
     H: tl.constexpr = H_PIECES * DEPTH
-    GATES: tl.constexpr = 4 if H_PIECES >= 4 else min(H_PIECES, 2)
     step = 0
     # Where LATE, what is to be stored, and where: at first past the end.
     held = tl.zeros((PAIRS, CHANNELS), tlx.dtype_of(out_desc))
     held_row, held_pair, held_channel = B * N, 0, 0
+    ones = tl.full((PAIRS,), 1.0, tl.float32)
     for turn in range(turns):
         row, first, pair = _pairs_of(turn, ME, N, ROW)
         if not FOLDED:
@@ -550,26 +623,20 @@ def _finish(
             step = 0
         mean, squares = tl.zeros((PAIRS,), tl.float32), tl.zeros((PAIRS,), tl.float32)
         z_mean, z_squares = tl.zeros((PAIRS,), tl.float32), tl.zeros((PAIRS,), tl.float32)
-        ones = tl.full((PAIRS,), 1.0, tl.float32)
         for chunk in range(CHUNKS):
             last = chunk == CHUNKS - 1
             channel = chunk * CHANNELS
-            late = ()
-            if LATE:
-                late = (out_desc, results, held, held_row, held_pair, held_channel)  # type: ignore[assignment]
-            g = tl.zeros((PAIRS, CHANNELS), tl.float32)
-            g, step, mean, squares, _ = _add_pieces(
-                g, x, x_full, x_empty, blocks, full, empty, step, turn, last, chunk == 0,
-                mean, squares, g, mean, ones, g_unit, 0, 0, COUNT, late,
-                ME, PIECES, STAGES, RESIDENT, True, False, FOLDED, 0, FOLDED, UNITS, CLUSTER,
+            late = (out_desc, results, held, held_row, held_pair, held_channel)
+            g, step, mean, squares = _logits(
+                x, x_full, x_empty, blocks, full, empty, step, turn, last, chunk == 0,
+                mean, squares, late, ME, PIECES, STAGES, RESIDENT, FOLDED, False, LATE, CLUSTER,
+                RESULTS,
             )  # fmt: skip
-            scale = _scale(squares, eps, EXTENT)
-            p = tl.zeros((PAIRS, CHANNELS), tl.float32)
-            p, step, z_mean, z_squares, gates = _add_pieces(
-                p, z, z_full, z_empty, blocks, full, empty, step, turn, last, chunk == 0,
-                z_mean, z_squares, g, scale, ones, g_unit, channel, C, COUNT, (),
-                ME, H_PIECES, STAGES, RESIDENT,
-                FOLDED, True, FOLDED, GATES, FOLDED, UNITS, CLUSTER,
+            scale = _scale(squares, eps, PIECES * DEPTH)
+            p, step, z_mean, z_squares, gates = _gated(
+                z, z_full, z_empty, blocks, full, empty, step, turn, last, chunk == 0,
+                z_mean, z_squares, g, scale, ones, g_unit, channel, C, COUNT,
+                ME, H_PIECES, STAGES, RESIDENT, FOLDED, True, FOLDED, FOLDED, UNITS, CLUSTER,
             )  # fmt: skip
             ps = halves_of(p)
             z_scale = _scale(z_squares, eps, H)
@@ -579,22 +646,23 @@ def _finish(
                 # Pairs past N, and rows past B * N, are dropped.
                 if FOLDED:
                     p = _normalised(p, z_scale, p_unit, column, C, COUNT, UNITS)
-                    p = (p * _half(gates, half)).to(tlx.dtype_of(out_desc))
-                    if not LATE:
-                        _put_half(out_desc, results, p, row, first, channel, half, ME)
+                    done += ((p * _half(gates, half)).to(tlx.dtype_of(out_desc)),)  # type: ignore[assignment]
                 else:
                     channels = column + tl.arange(0, CHANNELS // 2)
                     p *= tl.load(p_unit + channels, channels < C, 0.0)[None, :]
                     p *= _half(gates, half)
                     _put_quarters(out_desc, results, one, other, RESULTS, p, (row, first), column)
-                done += (p,)  # type: ignore[assignment]
-            if LATE:
+            if FOLDED:
                 held = joined(*done)
                 held_row, held_pair, held_channel = row, first, channel
+                if not LATE:
+                    late = (out_desc, results, held, held_row, held_pair, held_channel)
+                    for half in tl.static_range(2):
+                        _put_half(late, half, ME, RESULTS)
     if LATE:
+        late = (out_desc, results, held, held_row, held_pair, held_channel)
         for half in tl.static_range(2):
-            part = halves_of(held)[half]
-            _put_half(out_desc, results, part, held_row, held_pair, held_channel, half, ME)
+            _put_half(late, half, ME, RESULTS)
     tlx.async_descriptor_store_wait(0)
 
 
@@ -713,11 +781,13 @@ def _multiply_pairs(
 
 
 @triton.jit
-def _put_half(
-    desc, results, values, row, pair, channel, half: tl.constexpr, ME: tl.constexpr
-):  # fmt: skip
-    """Hand half of a consumer's chunk of channels to the copy engine."""
-    RESULTS: tl.constexpr = 2
+def _put_half(late, half: tl.constexpr, ME: tl.constexpr, RESULTS: tl.constexpr):
+    """Hand half of a consumer's chunk of channels to the copy engine.
+
+    late: the descriptor, buffers of results, the chunk; its row, first pair and first channel.
+    """
+    desc, results, held, row, pair, channel = late
+    values = halves_of(held)[half]
     mine = ME * RESULTS + half * (RESULTS - 1)
     channel += half * values.shape[1]
     if len(desc.block_shape) == 2:
