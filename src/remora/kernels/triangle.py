@@ -8,6 +8,7 @@ from typing import Any
 import triton
 
 from remora.errors import KernelArgumentError
+from remora.kernels import triangle_folded
 from remora.kernels.prepared import Described, Launches, Part, Whole
 from remora.kernels.triangle_folding import fold_norms
 from remora.kernels.triangle_hopper import finish, pair_products, project
@@ -277,7 +278,7 @@ class _Update:
         self.launches.add(
             fold_norms, 4 * h + 2 * c,
             w[2], w[3], w[6], w[7], w[0], w[1], w[4], w[5], both_in, p_out, g_out, self.terms, c, h,
-            GROUP=_CHANNELS, C_POWER=triton.next_power_of_2(c), H_POWER=triton.next_power_of_2(h),
+            GROUP=64 if _RS else _CHANNELS, C_POWER=triton.next_power_of_2(c), H_POWER=triton.next_power_of_2(h),
             UNITS=fp16,
         )  # fmt: skip
         self.weights = [*w[:2], both_in, both_in, *w[4:6], p_out, g_out]
@@ -336,14 +337,17 @@ class _Update:
         mask, strides = self.mask
         chunks = 2 * h // _CHANNELS
         stages, resident = _stages(2 * pieces, chunks * 2 * pieces)
-        add(
-            project, self._programs(all_pairs // (2 * _PAIRS)),
-            x, mask, Described(both_in, (4 * h, c), (_CHANNELS // _CLUSTER, _DEPTH)),
-            terms.after(0 if self.folded else 2 * h),
-            Described(self.ab, (2 * h, all_pairs), (_CHANNELS // 2, _PAIRS)),
-            b, n, row, count, *strides, self.eps,
-            CHUNKS=chunks, STAGES=stages, RESIDENT=resident, MASKED=self.masked, **how,
-        )  # fmt: skip
+        if self.folded and _RS:
+            self._project_folded(terms, count)
+        else:
+          add(
+                project, self._programs(all_pairs // (2 * _PAIRS)),
+                x, mask, Described(both_in, (4 * h, c), (_CHANNELS // _CLUSTER, _DEPTH)),
+                terms.after(0 if self.folded else 2 * h),
+                Described(self.ab, (2 * h, all_pairs), (_CHANNELS // 2, _PAIRS)),
+                b, n, row, count, *strides, self.eps,
+                CHUNKS=chunks, STAGES=stages, RESIDENT=resident, MASKED=self.masked, **how,
+            )  # fmt: skip
 
         block_n = 256 if row % 256 == 0 or row > 1024 else 128
         parts = 4 if not self.folded and block_n == 256 else 2  # 16 KiB of results at a time
@@ -359,6 +363,9 @@ class _Update:
         if not complete:
             return
 
+        if self.folded and _RS:
+            self._finish_folded(terms, count)
+            return
         chunks = -(-c // _CHANNELS)
         stages, resident = _stages(2 * (pieces + h_pieces), chunks * (pieces + h_pieces))
         block = _CHANNELS // _CLUSTER, _DEPTH
@@ -373,6 +380,39 @@ class _Update:
             Described(Whole(_OUT), (b * n, n, c), (1, _PAIRS, part)),
             b, n, row, c, count, self.eps,
             H_PIECES=h_pieces, CHUNKS=chunks, STAGES=stages, RESIDENT=resident, **how,
+        )  # fmt: skip
+
+    def _project_folded(self, terms: Part, count: int) -> None:
+        b, n, c, h, row = self.b, self.n, self.c, self.h, self.row
+        depth = 128 if c % 128 == 0 else 64
+        mask, strides = self.mask
+        blocks = 8 * c // depth
+        stages = min((231_000 - 64 * c * 2 - 16384) // (64 * depth * 2), blocks)
+        self.launches.add(
+            triangle_folded.project, min(_processors(self.device.index), b * row * row // 128),
+            Described(self.y, (b * n, n, c), (1, 64, depth)), mask,
+            Described(self.weights[2], (4 * h, c), (64, depth)), terms,
+            Described(self.ab, (2 * h, b * row * row), (64, 64)), b, n, row, count, *strides,
+            self.eps, PIECES=c // depth, DEPTH=depth, CHUNKS=2 * h // 64, STAGES=stages,
+            RESIDENT=stages == blocks, MASKED=self.masked, UNITS=terms.count == 2 * count,
+            launch_pdl=_OVERLAP,
+        )  # fmt: skip
+
+    def _finish_folded(self, terms: Part, count: int) -> None:
+        b, n, c, h, row = self.b, self.n, self.c, self.h, self.row
+        _, _, _, _, _, _, p_out, g_out = self.weights
+        depth = 128 if c % 128 == 0 else 64
+        blocks = c // 64 * (c + h) // depth
+        stages = min((231_000 - 64 * c * 2 - 16384 - 32768) // (64 * depth * 2), blocks)
+        self.launches.add(
+            triangle_folded.finish, min(_processors(self.device.index), -(-b * n * row // 128)),
+            Described(self.y, (b * n, n, c), (1, 64, depth)),
+            Described(self.products, (h, b * row * row), (depth, 64)),
+            Described(p_out, (c, h), (64, depth)), Described(g_out, (c, c), (64, depth)),
+            terms.after(4 * h), terms.after(4 * h + c),
+            Described(Whole(_OUT), (b * n, n, c), (1, 64, 64)), b, n, row, c, count, self.eps,
+            PIECES=c // depth, H_PIECES=h // depth, DEPTH=depth, CHUNKS=c // 64, STAGES=stages,
+            RESIDENT=stages == blocks, UNITS=terms.count == 2 * count, launch_pdl=_OVERLAP,
         )  # fmt: skip
 
     def _programs(self, tiles: int) -> int:
@@ -449,7 +489,7 @@ _RESULTS, _CLUSTER = 2, 2
 
 #: Whether chunks are stored during the products of the next; whether kernels may begin before the
 #: ones in front of them have ended.
-_LATE, _OVERLAP = True, True
+_LATE, _OVERLAP, _RS = True, True, True
 
 
 def _stages(pieces: int, blocks: int) -> tuple[int, bool]:

@@ -177,3 +177,52 @@ def _sum_of_rows(values: Any, builder: Any) -> Any:
         f"#ttg.slice<{{dim = 1, parent = {values.type.encoding}}}>>"
     )
     return builder.op("tt.reduce", [values], [kind], {"axis": i32(1)}, [Region(block)]).results[0]
+
+
+@op("remora.rows_and_moments")
+def rows_and_moments(call: Call, buffer: Any) -> Any:
+    """A buffer's rows in the registers that products read their first operand from, and as of
+    ``row_moments`` their mean and the squares of what differs from it."""
+    rows = view(call, "buffer", buffer)
+    kind = tl.block_type(tl.float32, [rows.shape[0]])
+    return call.emit([rows], [tl.block_type(rows.dtype, list(rows.shape)), kind, kind])
+
+
+@rows_and_moments.reference
+def _rows_and_moments(machine: Machine, buffer: Any) -> Any:
+    return (buffer.copy(), *_moments(machine, buffer))
+
+
+@rows_and_moments.lowering("cuda:90")
+def _(op: Any, builder: Any, lowering: Any) -> Any:
+    from remora.ir.build import attribute, i32
+    from remora.tlx.lower.layouts import dot_operand, wgmma_accumulator
+
+    (buffer,) = op.operands
+    extents, kind = re.findall(r"^!ttg.memdesc<(\d+x\d+)x(\w+),", str(buffer.type))[0]
+    rows, columns = map(int, extents.split("x"))
+    element = attribute(kind)
+    parent = wgmma_accumulator(rows, 64, element, lowering.num_warps_at(op.op))
+    layout = dot_operand(0, parent, element.bitwidth)
+
+    def tensor(kind: Any) -> Any:
+        return attribute(f"tensor<{rows}x{columns}x{kind}, {layout}>")
+
+    wide = tensor("f32")
+    loaded = builder.value("ttg.local_load", [buffer], tensor(element))
+    values = builder.value("arith.extf", [loaded], wide)
+    mean = _sum_of_rows(values, builder)
+    part = attribute(f"dense<{1 / columns!r}> : {mean.type}")
+    part = builder.value("arith.constant", [], mean.type, {"value": part})
+    mean = builder.value("arith.mulf", [mean, part], mean.type)
+    one = attribute(f"tensor<{rows}x1xf32, {layout}>")
+    spread = builder.value("tt.expand_dims", [mean], one, {"axis": i32(1)})
+    spread = builder.value("tt.broadcast", [spread], wide)
+    values = builder.value("arith.subf", [values, spread], wide)
+    values = builder.value("arith.mulf", [values, values], wide)
+    squares = _sum_of_rows(values, builder)
+    kinds = [result.type for result in op.results]
+    return [
+        builder.value("ttg.convert_layout", [value], kind)
+        for value, kind in zip((loaded, mean, squares), kinds, strict=True)
+    ]
