@@ -62,27 +62,21 @@ def test_a_mean_far_from_zero() -> None:
     assert error(triangle_multiply(*values), expected) < TOLERANCE[torch.float32]
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("scale", [1.0, 1e-3])
-def test_norms_in_the_weights(dtype: Any, scale: float) -> None:
+def test_norms_in_the_weights() -> None:
     """What Hopper's kernels make of x itself, of the folded weights and of their terms."""
     c, h, group = 24, 8, 4
-    x, *weights = inputs(1, 4, c, h, dtype, "cpu")
+    x, *weights = inputs(1, 4, c, h, torch.bfloat16, "cpu")
     x = x.view(-1, c) + 30
-    weights[0] *= scale
-    for i in (2, 3, 6, 7):  # fp16 does not have the square of this scale
-        weights[i] *= scale
     w_in, b_in, p_in, g_in, w_out, b_out, p_out, g_out = weights
-    fp16, count = dtype == torch.float16, 4 * h + 2 * c
-    both = torch.empty(4 * h, c, dtype=dtype)
+    both = torch.empty(4 * h, c, dtype=x.dtype)
     folded_p_out, folded_g_out = torch.empty_like(p_out), torch.empty_like(g_out)
+    count = 4 * h + 2 * c
     terms = torch.full((2, count), float("nan"))
     fold_norms[(count,)](
         p_in, g_in, p_out, g_out, w_in, b_in, w_out, b_out, both, folded_p_out, folded_g_out,
-        terms, c, h, GROUP=group, C_POWER=32, H_POWER=8, UNITS=fp16,
+        terms, c, h, GROUP=group, C_POWER=32, H_POWER=8,
     )  # fmt: skip
-    shifts, units = terms.double()
-    units = units if fp16 else torch.ones_like(units)
+    sums, shifts = terms.double()
     groups, log2e = both.view(-1, 2, group, c), 1.4426950408889634
     first = 0
     for matrix, base, factor in (
@@ -92,13 +86,12 @@ def test_norms_in_the_weights(dtype: Any, scale: float) -> None:
         width = matrix.shape[1]
         weight, bias = (w_in, b_in) if width == c else (w_out, b_out)
         rows, some = x[:, :width].double(), slice(first, first + matrix.shape[0])
-        left = matrix.double().sum(1).abs().max() / matrix.double().norm(dim=1).max()
-        assert left < 1e-6, f"{left:.3e} of the mean is left"
-        variance = rows.var(1, correction=0, keepdim=True)
-        got = rows @ matrix.double().T * units[some] / (variance + 1e-5).sqrt() + shifts[some]
+        mean, variance = rows.mean(1, keepdim=True), rows.var(1, correction=0, keepdim=True)
+        got = rows @ matrix.double().T - mean * sums[some]
+        got = got / (variance + 1e-5).sqrt() + shifts[some]
         y = torch.nn.functional.layer_norm(rows, (width,), weight.double(), bias.double())
         found = error(got, y @ base.double().T * factor)
-        assert found < TOLERANCE[dtype], f"{found:.3e}"
+        assert found < TOLERANCE[x.dtype] / 2, f"{found:.3e}"
         first += matrix.shape[0]
 
 

@@ -22,6 +22,7 @@ import remora.tlx as tlx
 from remora.analysis import disassemble
 from remora.errors import KernelArgumentError
 from remora.kernels import (
+    triangle_folded,
     triangle_hopper,
     triangle_multiply,
     triangle_scaling,
@@ -83,75 +84,112 @@ def descriptor(dtype: str, *block: int) -> str:
 def hopper(step: str, dtype: str, c: int, *, incoming: bool = False) -> Any:
     """A step of the update for pairs of C channels, as ``triangle_multiply`` launches it."""
     kind = {"fp32": "fp16"}.get(dtype, dtype)
-    folded, pieces = dtype != "fp32", c // 64
-    if step == "products":
-        parts = 2 if folded else 4
-        return build(
-            triangle_hopper.pair_products, "cuda:90", a_desc=descriptor(kind, 64, 64),
-            b_desc=descriptor(kind, *((64, 256) if incoming else (256, 64))),
-            c_desc=descriptor(dtype, 64, 256 // parts), BATCHES="i32", ROW="i32:16",
-            BLOCK_N=256, PARTS=parts, STAGES=4, INCOMING=incoming,
-        )  # fmt: skip
+    scaled, pieces = dtype == "fp32", c // 64
+    weights = descriptor(kind, 128, 64)
     common: dict[str, Any] = {
-        "x_desc": descriptor(kind, 1, 64, 64), "B": "i32", "N": "i32", "ROW": "i32:16",
-        "COUNT": "i32:16", "eps": "fp32", "g_unit": "*fp32", "PIECES": pieces, "RESULTS": 2,
-        "FOLDED": folded, "UNITS": dtype == "fp16", "CLUSTER": 2, "LATE": folded,
+        "y_desc": descriptor(kind, 64, 64), "p_desc": weights, "g_desc": weights, "B": "i32",
+        "N": "i32", "ROW": "i32:16", "PIECES": pieces, "SCALED": scaled, "g_unit": "*fp32",
     }  # fmt: skip
-    with remora.use(tlx.in_clusters((2, 1, 1))):
-        if step == "project":
-            stages, resident = _stages(2 * pieces, 4 * pieces)
-            return build(
-                triangle_hopper.project, "cuda:90", **common, mask="*u8",
-                w_desc=descriptor(kind, 64, 64), out_desc=descriptor(kind, 64, 64),
-                stride_mb="i32", stride_mi="i32", stride_mk=1,
-                CHUNKS=2, STAGES=stages, RESIDENT=resident, MASKED=True,
-            )  # fmt: skip
+    if step == "project":
+        stages, resident = _stages(2 * pieces, 4 * pieces)
+        return build(
+            triangle_hopper.project, "cuda:90", **common, mask="*u8",
+            out_desc=descriptor(kind, 64, 64), stride_mb="i32", stride_mi="i32", stride_mk=1,
+            CHUNKS=2, STAGES=stages, RESIDENT=resident, RESULTS=2, MASKED=True,
+        )  # fmt: skip
+    if step == "finish":
         chunks = -(-c // 128)
         stages, resident = _stages(2 * (pieces + 2), chunks * (pieces + 2))
-        weights = descriptor(kind, 64, 64)
         return build(
-            triangle_hopper.finish, "cuda:90", **common, p_desc=weights, g_desc=weights,
-            products=descriptor(kind, 64, 64) if folded else "*fp32", weight="*fp32", bias="*fp32",
-            unit="*fp32", p_unit="*fp32", out_desc=descriptor(dtype, 1, 64, 64 if folded else 32),
-            C="i32:16", H_PIECES=2, CHUNKS=chunks, STAGES=stages, RESIDENT=resident,
+            triangle_hopper.finish, "cuda:90", **common, products=f"*{dtype}",
+            weight="*fp32" if scaled else f"*{dtype}", bias="*fp32" if scaled else f"*{dtype}",
+            unit="*fp32", p_unit="*fp32", out_desc=descriptor(dtype, 1, 64, 32 if scaled else 64),
+            C="i32:16", eps="fp32",
+            H_PIECES=2, CHUNKS=chunks, STAGES=stages, RESIDENT=resident, RESULTS=2,
         )  # fmt: skip
+    parts = 4 if scaled else 2
+    return build(
+        triangle_hopper.pair_products, "cuda:90", a_desc=descriptor(kind, 64, 64),
+        b_desc=descriptor(kind, *((64, 256) if incoming else (256, 64))),
+        c_desc=descriptor(dtype, 64, 256 // parts), BATCHES="i32", ROW="i32:16",
+        BLOCK_N=256, PARTS=parts, STAGES=4, INCOMING=incoming,
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize(("step", "dtype", "c"), [
     ("project", "bf16", 384), ("project", "fp32", 128),
-    ("finish", "fp16", 128), ("finish", "fp32", 384), ("finish", "bf16", 384),
+    ("finish", "bf16", 128), ("finish", "fp32", 384),
 ])  # fmt: skip
 def test_gated_projections_on_hopper(step: str, dtype: str, c: int) -> None:
     compiled = hopper(step, dtype, c)
     ptx, kind = compiled.asm["ptx"], "bf16" if dtype == "bf16" else "f16"
-    folded, pieces = dtype != "fp32", c // 64
-    products = 2 * pieces if step == "project" else pieces + 2
-    measured = (pieces if step == "project" else products) if folded else 0
-    # Products take both operands from shared memory: two consumers, four instructions a piece.
-    assert instructions(ptx, r"wgmma\.mma_async\.sync\.aligned\.(m\S+) ") == 8 * products * [
+    assert set(instructions(ptx, r"wgmma\.mma_async\.sync\.aligned\.(m\S+) ")) == {
         f"m64n128k16.f32.{kind}.{kind}"
-    ]
-    # A product is in flight while the next one is issued, and while rows are measured.
-    assert len(re.findall(r"wgmma\.wait_group\.sync\.aligned\s+1", ptx)) == 2 * products
-    flying = re.findall(r"commit_group(?:(?!wait_group).)*?ldmatrix", ptx, re.DOTALL)
-    assert len(flying) == 2 * measured
-    assert len(re.findall("ldmatrix", ptx)) == 8 * measured
-    # All gates are worked out while products are in flight, in the code of ptxas too.
-    sass = disassemble(compiled.asm["cubin"])
-    busy, gates = False, 0
-    for word in re.findall(r"HGMMA|MUFU\.EX2|WARPGROUP\.DEPBAR\.LE \w+, 0x0", sass):
-        busy = word == "HGMMA" or (busy and word == "MUFU.EX2")
-        gates += word == "MUFU.EX2"
-        assert busy or word != "MUFU.EX2"
-    assert gates == 2 * 64
-    # Rows, weights and results go through the copy engine, the products of fp32 16 bytes at a time.
-    assert ptx.count("multicast::cluster") >= 2
+    }
+    # Products take both operands from shared memory, and one is in flight while the next is issued.
+    inner = [body for body in loops_of(ptx) if "wgmma.mma_async" in body]
+    inner = [body for body in inner if not any(o in body for o in inner if o is not body)]
+    assert len(inner) == 4  # two consumers, two factors
+    for loop in inner:
+        assert instructions(loop, r"wgmma\.wait_group\.sync\.aligned\s+(\d)") == ["1"]
+        assert not re.search(r"(ld|st)\.(shared|global)|stmatrix|ldmatrix", loop)
+    # Rows, weights and results go through the copy engine, the products 16 bytes at a time.
+    assert "cp.async.bulk.tensor.2d.shared" in ptx
     assert f"cp.async.bulk.tensor.{3 if step == 'finish' else 2}d.global" in ptx
-    assert ("ld.global.v4.b32" in ptx) == (step == "finish" and not folded)
+    assert ("ld.global.v4.b32" in ptx) == (step == "finish")
     assert "st.global" not in ptx
     assert not [c for c in conversions_in_loops(compiled.asm["ttgir"]) if re.search(r"x\d+x", c)]
-    # Little is spilled but what the kernel began with.
-    assert sass.count(" STL") <= 20
+    assert " STL" not in disassemble(compiled.asm["cubin"])  # nothing is spilled
+    assert compiled.metadata.shared <= 227 << 10
+
+
+def folded(step: str, c: int) -> Any:
+    """A step of the update of bf16, as ``triangle_multiply`` launches it."""
+    pieces = c // 64
+    cluster = 1 if _stages(2 * pieces, 2 * pieces, 256)[1] else 2
+    common: dict[str, Any] = {
+        "x_desc": descriptor("bf16", 1, 64, 64), "B": "i32", "N": "i32", "ROW": "i32:16",
+        "COUNT": "i32:16", "eps": "fp32", "PIECES": pieces, "RESULTS": 2, "CLUSTER": cluster,
+    }  # fmt: skip
+    with remora.use(tlx.in_clusters((cluster, 1, 1))):
+        if step == "project":
+            stages, resident = _stages(2 * pieces, 2 * pieces, 256)
+            return build(
+                triangle_folded.project, "cuda:90", **common, mask="*u8",
+                w_desc=descriptor("bf16", 256 // cluster, 64), terms="*fp32",
+                out_desc=descriptor("bf16", 64, 64), stride_mb="i32", stride_mi="i32", stride_mk=1,
+                CHUNKS=2, STAGES=stages, RESIDENT=resident, MASKED=True,
+            )  # fmt: skip
+        chunks = -(-c // 128)
+        stages, resident = _stages(2 * (pieces + 2), chunks * (pieces + 2))
+        weights = descriptor("bf16", 128 // cluster, 64)
+        return build(
+            triangle_folded.finish, "cuda:90", **common, products=descriptor("bf16", 64, 64),
+            p_desc=weights, g_desc=weights, g_terms="*fp32", p_terms="*fp32", C="i32:16",
+            out_desc=descriptor("bf16", 1, 64, 64), H_PIECES=2, CHUNKS=chunks, STAGES=stages,
+            RESIDENT=resident,
+        )  # fmt: skip
+
+
+@pytest.mark.parametrize(("step", "c"), [("project", 384), ("finish", 384), ("finish", 128)])
+def test_folded_norms_on_hopper(step: str, c: int) -> None:
+    compiled = folded(step, c)
+    ptx = compiled.asm["ptx"]
+    columns, products = (256, c // 64) if step == "project" else (128, c // 64 + 2)
+    # Products take both operands from shared memory: two consumers, four instructions a piece.
+    assert instructions(ptx, r"wgmma\.mma_async\.sync\.aligned\.(m\S+) ") == 8 * products * [
+        f"m64n{columns}k16.f32.bf16.bf16"
+    ]
+    # Rows are measured while their products are in flight, of which one is left to the next.
+    assert len(re.findall(r"wgmma\.wait_group\.sync\.aligned\s+1", ptx)) == 2 * products
+    flying = re.findall(r"commit_group(?:(?!wait_group).)*?ldmatrix", ptx, re.DOTALL)
+    assert len(flying) == 2 * products
+    assert len(re.findall("ldmatrix", ptx)) == 8 * products
+    assert ("multicast::cluster" in ptx) == (c == 384)
+    assert "st.global" not in ptx
+    assert not [c for c in conversions_in_loops(compiled.asm["ttgir"]) if re.search(r"x\d+x", c)]
+    # Nothing is spilled but what the kernel began with.
+    assert disassemble(compiled.asm["cubin"]).count(" STL") <= 2
     assert compiled.metadata.shared <= 227 << 10
 
 
@@ -221,7 +259,7 @@ def test_weights_are_scaled_on_cdna() -> None:
     kinds = {n: "*fp16" if n.endswith("16") else "*fp32" for n in pointers}
     compiled = build(
         triangle_scaling.scale_weights, "hip:gfx942", **kinds, C="i32:16", H="i32:16",
-        GROUP=256, C_POWER=512, H_POWER=128,
+        C_POWER=512, H_POWER=128,
     )  # fmt: skip
     assert re.search(r"v_cvt_f16_f32|v_fma_mixlo_f16", compiled.asm["amdgcn"])
 

@@ -28,6 +28,9 @@ _PAIRS, _CHANNELS, _DEPTH = 64, 128, 64
 _SHARED = 231_000
 _HIDDEN, _MOST_CHANNELS = 128, 512
 
+# The most channels of pairs that triangle_folded's kernels take.
+_MOST_FOLDED = 384
+
 
 def triangle_multiply(
     x: Any, norm_in_weight: Any, norm_in_bias: Any, p_in_weight: Any, g_in_weight: Any,
@@ -198,7 +201,7 @@ def _run(
     """Launch all; without ``out`` all but the last step. The tensors hold what came out."""
     import torch
 
-    if _folds(x, weights[4].numel()):
+    if _folds(x.dtype, x.device, x.shape[3], weights[4].numel()):
         x = _aligned(x)
     hook = triton.knobs.runtime.add_stages_inspection_hook
     masked = None
@@ -240,25 +243,22 @@ class _Update:
         self.row = -(-self.n // depth) * depth
         self.kind = torch.float16 if dtype == torch.float32 else dtype
         self.launches = Launches(_SCRATCH)
-        self.on_hopper = _on_hopper(device) and _fits_hopper(self.c, h)
-        self.folded = self.on_hopper and dtype != torch.float32
         pairs, room = self.b * self.row * self.row, self.launches.room
-        self.y: Whole | Part = Whole(_X)
-        if not self.folded:
-            self.y = room(self.b * self.n * self.row * self.c, self.kind)
+        self.folded = _folds(dtype, device, self.c, h)
         self.ab = room(2 * h * pairs, self.kind)
         self.products = room(h * pairs, dtype)
         self.units: Part | None = None
         self.weights: list[Whole | Part] = [Whole(_X + 1 + i) for i in range(8)]
         self.masked = masked is not None
-        self.mask = Whole(_MASK) if masked else self.y, masked[1] if masked else (0, 0, 0)
+        self.mask = Whole(_MASK if masked else _X), masked[1] if masked else (0, 0, 0)
         if self.folded:
-            self._fold()
-        else:
-            if dtype == torch.float32:
-                self._scale()
-            self._normalise(strides)
-        if self.on_hopper:
+            self._for_folded(complete)
+            return
+        self.y = room(pairs * self.c, self.kind)
+        if dtype == torch.float32:
+            self._scale()
+        self._normalise(strides)
+        if _on_hopper(device) and _fits_hopper(self.c, h):
             self._for_hopper(complete)
         else:
             self._for_any(complete)
@@ -267,43 +267,26 @@ class _Update:
     def scaled(self) -> bool:
         return self.units is not None
 
-    def _fold(self) -> None:
-        """The weights with the norms in them, and their terms."""
-        import torch
-
-        c, h, room = self.c, self.h, self.launches.room
-        w, fp16 = self.weights, self.kind == torch.float16
-        both_in, p_out, g_out = (room(n, self.kind) for n in (4 * h * c, c * h, c * c))
-        self.terms = room((2 if fp16 else 1) * (4 * h + 2 * c), torch.float32)
-        self.launches.add(
-            fold_norms, 4 * h + 2 * c,
-            w[2], w[3], w[6], w[7], w[0], w[1], w[4], w[5], both_in, p_out, g_out, self.terms, c, h,
-            GROUP=64 if _RS else _CHANNELS, C_POWER=triton.next_power_of_2(c), H_POWER=triton.next_power_of_2(h),
-            UNITS=fp16,
-        )  # fmt: skip
-        self.weights = [*w[:2], both_in, both_in, *w[4:6], p_out, g_out]
-
     def _scale(self) -> None:
         """The weights in fp16, and 1 / scale of each row of the projections."""
         import torch
 
         c, h, room = self.c, self.h, self.launches.room
-        both_in, p_out, g_out = (room(n, torch.float16) for n in (4 * h * c, c * h, c * c))
+        counts = 2 * h * c, 2 * h * c, c * h, c * c
+        p_in, g_in, p_out, g_out = (room(count, torch.float16) for count in counts)
         norms = room(2 * c + 2 * h, torch.float32)
         self.units = room(4 * h + 2 * c, torch.float32)
         w = self.weights
         self.launches.add(
             scale_weights, 4 * h + 2 * c + 2,
             w[2], w[3], w[6], w[7], w[0], w[1], w[4], w[5],
-            both_in, p_out, g_out, norms, self.units, c, h,
-            GROUP=_CHANNELS if self.on_hopper else 2 * h,
+            p_in, g_in, p_out, g_out, norms, self.units, c, h,
             C_POWER=triton.next_power_of_2(c), H_POWER=triton.next_power_of_2(h),
         )  # fmt: skip
         w_in, b_in, w_out = norms, norms.after(c), norms.after(2 * c)
-        g_in = both_in.after(2 * h * c)  # without groups
-        self.weights = [w_in, b_in, both_in, g_in, w_out, w_out.after(h), p_out, g_out]
+        self.weights = [w_in, b_in, p_in, g_in, w_out, w_out.after(h), p_out, g_out]
 
-    def _unit(self, first: int) -> Whole | Part:
+    def _unit(self, first: int) -> Part:
         """1 / scale of the projections' rows, from one on; where nothing is scaled, anything."""
         return self.y if self.units is None else self.units.after(first)
 
@@ -317,108 +300,112 @@ class _Update:
             self.eps, PAIRS=pairs, PIECE=width, PIECES=pieces, FULL=pieces * width == self.c,
         )  # fmt: skip
 
-    def _for_hopper(self, complete: bool) -> None:
+    def _for_folded(self, complete: bool) -> None:
+        """bf16 on Hopper: the norms are in the weights."""
+        import torch
+
         b, n, c, h, row = self.b, self.n, self.c, self.h, self.row
-        _, _, both_in, _, w_out, b_out, p_out, g_out = self.weights
-        all_pairs, add = b * row * row, self.launches.add
-        pieces, h_pieces = c // _DEPTH, h // _DEPTH
-        # With the norms in the weights their terms, without the scales of weights.
-        terms = self.terms if self.folded else self.units
-        assert terms is not None
+        add, room, w = self.launches.add, self.launches.room, self.weights
         count = 4 * h + 2 * c
-        x = Described(self.y, (b * n, n if self.folded else row, c), (1, _PAIRS, _DEPTH))
-        how = {
-            "PIECES": pieces, "RESULTS": _RESULTS, "FOLDED": self.folded,
-            "UNITS": self.folded and terms.count == 2 * count, "CLUSTER": _CLUSTER,
-            "LATE": self.folded and _LATE,
-            "ctas_per_cga": (_CLUSTER, 1, 1), "launch_pdl": _OVERLAP,
-        }  # fmt: skip
+        both_in, p_out, g_out = (room(k, self.kind) for k in (4 * h * c, c * h, c * c))
+        terms = room(2 * count, torch.float32)
+        add(
+            fold_norms, count,
+            w[2], w[3], w[6], w[7], w[0], w[1], w[4], w[5], both_in, p_out, g_out, terms, c, h,
+            GROUP=_CHANNELS, C_POWER=triton.next_power_of_2(c), H_POWER=triton.next_power_of_2(h),
+        )  # fmt: skip
+        all_pairs, pieces, h_pieces = b * row * row, c // _DEPTH, h // _DEPTH
+        x = Described(Whole(_X), (b * n, n, c), (1, _PAIRS, _DEPTH))
 
         mask, strides = self.mask
         chunks = 2 * h // _CHANNELS
-        stages, resident = _stages(2 * pieces, chunks * 2 * pieces)
-        if self.folded and _RS:
-            self._project_folded(terms, count)
-        else:
-          add(
-                project, self._programs(all_pairs // (2 * _PAIRS)),
-                x, mask, Described(both_in, (4 * h, c), (_CHANNELS // _CLUSTER, _DEPTH)),
-                terms.after(0 if self.folded else 2 * h),
-                Described(self.ab, (2 * h, all_pairs), (_CHANNELS // 2, _PAIRS)),
-                b, n, row, count, *strides, self.eps,
-                CHUNKS=chunks, STAGES=stages, RESIDENT=resident, MASKED=self.masked, **how,
-            )  # fmt: skip
-
-        block_n = 256 if row % 256 == 0 or row > 1024 else 128
-        parts = 4 if not self.folded and block_n == 256 else 2  # 16 KiB of results at a time
-        tiles = h * b * -(-row // 128) * -(-row // block_n)
-        both = 2 * h * b * row, row
+        stages, resident = _stages(2 * pieces, chunks * pieces, 2 * _CHANNELS)
+        # Weights that are copied for each tile are copied to two programs at once.
+        cluster = 1 if resident else 2
+        how = {
+            "PIECES": pieces, "RESULTS": _RESULTS, "CLUSTER": cluster,
+            "ctas_per_cga": (cluster, 1, 1),
+        }  # fmt: skip
         add(
-            pair_products, min(_processors(self.device.index), tiles),
-            Described(self.ab, both, (64, 64)),
-            Described(self.ab, both, (64, block_n) if self.incoming else (block_n, 64)),
-            Described(self.products, (h * b * row, row), (64, block_n // parts)), h * b, row,
-            BLOCK_N=block_n, PARTS=parts, STAGES=4, INCOMING=self.incoming, launch_pdl=_OVERLAP,
+            triangle_folded.project, self._programs(all_pairs // (2 * _PAIRS), cluster),
+            x, mask, Described(both_in, (4 * h, c), (2 * _CHANNELS // cluster, _DEPTH)), terms,
+            Described(self.ab, (2 * h, all_pairs), (_CHANNELS // 2, _PAIRS)),
+            b, n, row, count, *strides, self.eps,
+            CHUNKS=chunks, STAGES=stages, RESIDENT=resident, MASKED=self.masked, **how,
         )  # fmt: skip
+        self._pair_products()
         if not complete:
             return
 
-        if self.folded and _RS:
-            self._finish_folded(terms, count)
-            return
         chunks = -(-c // _CHANNELS)
         stages, resident = _stages(2 * (pieces + h_pieces), chunks * (pieces + h_pieces))
-        block = _CHANNELS // _CLUSTER, _DEPTH
-        part = _CHANNELS // (2 if self.folded else 4)
-        products: Any = self.products
-        if self.folded:
-            products = Described(products, (h, all_pairs), (_DEPTH, _PAIRS))
+        block = _CHANNELS // cluster, _DEPTH
         add(
-            finish, self._programs(-(-b * n * (row // _PAIRS) // 2)),
-            x, products, w_out, b_out, Described(p_out, (c, h), block),
-            Described(g_out, (c, c), block), terms, terms.after(4 * h), terms.after(4 * h + c),
-            Described(Whole(_OUT), (b * n, n, c), (1, _PAIRS, part)),
+            triangle_folded.finish, self._programs(-(-b * n * (row // _PAIRS) // 2), cluster),
+            x, Described(self.products, (h, all_pairs), (_DEPTH, _PAIRS)),
+            Described(p_out, (c, h), block), Described(g_out, (c, c), block),
+            terms.after(4 * h), terms.after(4 * h + c),
+            Described(Whole(_OUT), (b * n, n, c), (1, _PAIRS, _CHANNELS // 2)),
             b, n, row, c, count, self.eps,
             H_PIECES=h_pieces, CHUNKS=chunks, STAGES=stages, RESIDENT=resident, **how,
         )  # fmt: skip
 
-    def _project_folded(self, terms: Part, count: int) -> None:
-        b, n, c, h, row = self.b, self.n, self.c, self.h, self.row
-        depth = 128 if c % 128 == 0 else 64
-        mask, strides = self.mask
-        blocks = 8 * c // depth
-        stages = min((231_000 - 64 * c * 2 - 16384) // (64 * depth * 2), blocks)
-        self.launches.add(
-            triangle_folded.project, min(_processors(self.device.index), b * row * row // 128),
-            Described(self.y, (b * n, n, c), (1, 64, depth)), mask,
-            Described(self.weights[2], (4 * h, c), (64, depth)), terms,
-            Described(self.ab, (2 * h, b * row * row), (64, 64)), b, n, row, count, *strides,
-            self.eps, PIECES=c // depth, DEPTH=depth, CHUNKS=2 * h // 64, STAGES=stages,
-            RESIDENT=stages == blocks, MASKED=self.masked, UNITS=terms.count == 2 * count,
-            launch_pdl=_OVERLAP,
-        )  # fmt: skip
-
-    def _finish_folded(self, terms: Part, count: int) -> None:
-        b, n, c, h, row = self.b, self.n, self.c, self.h, self.row
-        _, _, _, _, _, _, p_out, g_out = self.weights
-        depth = 128 if c % 128 == 0 else 64
-        blocks = c // 64 * (c + h) // depth
-        stages = min((231_000 - 64 * c * 2 - 16384 - 32768) // (64 * depth * 2), blocks)
-        self.launches.add(
-            triangle_folded.finish, min(_processors(self.device.index), -(-b * n * row // 128)),
-            Described(self.y, (b * n, n, c), (1, 64, depth)),
-            Described(self.products, (h, b * row * row), (depth, 64)),
-            Described(p_out, (c, h), (64, depth)), Described(g_out, (c, c), (64, depth)),
-            terms.after(4 * h), terms.after(4 * h + c),
-            Described(Whole(_OUT), (b * n, n, c), (1, 64, 64)), b, n, row, c, count, self.eps,
-            PIECES=c // depth, H_PIECES=h // depth, DEPTH=depth, CHUNKS=c // 64, STAGES=stages,
-            RESIDENT=stages == blocks, UNITS=terms.count == 2 * count, launch_pdl=_OVERLAP,
-        )  # fmt: skip
-
-    def _programs(self, tiles: int) -> int:
+    def _programs(self, tiles: int, cluster: int) -> int:
         """How many programs share so many tiles, in whole clusters."""
-        clusters = _processors(self.device.index) // _CLUSTER
-        return min(clusters, -(-tiles // _CLUSTER)) * _CLUSTER
+        clusters = _processors(self.device.index) // cluster
+        return min(clusters, -(-tiles // cluster)) * cluster
+
+    def _pair_products(self) -> None:
+        b, h, row, programs = self.b, self.h, self.row, _processors(self.device.index)
+        block_n = 256 if row % 256 == 0 or row > 1024 else 128
+        parts = 4 if self.scaled and block_n == 256 else 2  # 16 KiB of results at a time
+        tiles = h * b * -(-row // 128) * -(-row // block_n)
+        both = 2 * h * b * row, row
+        self.launches.add(
+            pair_products, min(programs, tiles),
+            Described(self.ab, both, (64, 64)),
+            Described(self.ab, both, (64, block_n) if self.incoming else (block_n, 64)),
+            Described(self.products, (h * b * row, row), (64, block_n // parts)), h * b, row,
+            BLOCK_N=block_n, PARTS=parts, STAGES=4, INCOMING=self.incoming,
+        )  # fmt: skip
+
+    def _for_hopper(self, complete: bool) -> None:
+        b, n, c, h, row = self.b, self.n, self.c, self.h, self.row
+        _, _, p_in, g_in, w_out, b_out, p_out, g_out = self.weights
+        all_pairs, add = b * row * row, self.launches.add
+        pieces, h_pieces = c // _DEPTH, h // _DEPTH
+        programs = _processors(self.device.index)
+        block = _CHANNELS, _DEPTH
+        y = Described(self.y, (all_pairs, c), (_PAIRS, _DEPTH))
+
+        mask, strides = self.mask
+        chunks = 2 * h // _CHANNELS
+        stages, resident = _stages(2 * pieces, chunks * 2 * pieces)
+        add(
+            project, min(programs, all_pairs // (2 * _PAIRS)),
+            y, mask, Described(p_in, (2 * h, c), block), Described(g_in, (2 * h, c), block),
+            self._unit(2 * h),
+            Described(self.ab, (2 * h, all_pairs), (_CHANNELS // 2, _PAIRS)), b, n, row, *strides,
+            PIECES=pieces, CHUNKS=chunks, STAGES=stages, RESIDENT=resident, RESULTS=_RESULTS,
+            MASKED=self.masked, SCALED=self.scaled,
+        )  # fmt: skip
+
+        self._pair_products()
+        if not complete:
+            return
+
+        chunks = -(-c // _CHANNELS)
+        stages, resident = _stages(2 * (pieces + h_pieces), chunks * (pieces + h_pieces))
+        part = _CHANNELS // (4 if self.scaled else 2)
+        add(
+            finish, min(programs, -(-b * n * (row // _PAIRS) // 2)),
+            y, self.products, w_out, b_out, Described(p_out, (c, h), block),
+            Described(g_out, (c, c), block), self._unit(0), self._unit(4 * h),
+            self._unit(4 * h + c), Described(Whole(_OUT), (b * n, n, c), (1, _PAIRS, part)),
+            b, n, row, c, self.eps,
+            PIECES=pieces, H_PIECES=h_pieces, CHUNKS=chunks, STAGES=stages, RESIDENT=resident,
+            RESULTS=_RESULTS, SCALED=self.scaled,
+        )  # fmt: skip
 
     def _for_any(self, complete: bool) -> None:
         b, n, c, h, row = self.b, self.n, self.c, self.h, self.row
@@ -464,9 +451,15 @@ def _pairs(device: Any) -> int:
     return 16 if device.type == "cpu" else _PAIRS
 
 
-def _folds(x: Any, h: int) -> bool:
-    """Whether the kernels read x itself, as the copy engine takes it."""
-    return x.element_size() == 2 and _on_hopper(x.device) and _fits_hopper(x.shape[3], h)
+def _folds(dtype: Any, device: Any, c: int, h: int) -> bool:
+    """Whether the kernels read x itself, as the copy engine takes it.
+
+    In fp16 what a norm's and a projection's weights give may be too small or too large.
+    """
+    import torch
+
+    fits = _fits_hopper(c, h) and c <= _MOST_FOLDED
+    return dtype == torch.bfloat16 and fits and _on_hopper(device)
 
 
 def _fits_hopper(c: int, h: int) -> bool:
@@ -484,19 +477,15 @@ def mask_arguments(mask: Any, other: Any) -> tuple[Any, tuple[int, int, int]]:
     return mask, mask.stride()
 
 
-#: Buffers of results of each consumer; programs that copy weights together, 1 or 2.
-_RESULTS, _CLUSTER = 2, 2
-
-#: Whether chunks are stored during the products of the next; whether kernels may begin before the
-#: ones in front of them have ended.
-_LATE, _OVERLAP, _RS = True, True, True
+#: Buffers of results of each consumer.
+_RESULTS = 2
 
 
-def _stages(pieces: int, blocks: int) -> tuple[int, bool]:
-    """How many blocks of weights shared memory holds besides pieces of rows and results.
+def _stages(pieces: int, blocks: int, rows: int = _CHANNELS) -> tuple[int, bool]:
+    """How many blocks of weights, of ``rows``, shared memory holds besides pieces and results.
 
     Whether those are all, too.
     """
     left = _SHARED - pieces * _PAIRS * _DEPTH * 2 - 2 * _RESULTS * _PAIRS * _CHANNELS
-    stages = min(left // (_CHANNELS * _DEPTH * 2), blocks)
+    stages = min(left // (rows * _DEPTH * 2), blocks)
     return stages, stages == blocks

@@ -18,7 +18,7 @@ def normalise(
     x, weight, bias, y, N, ROW, C, stride_xb, stride_xi, stride_xk, stride_xc, eps,
     PAIRS: tl.constexpr, PIECE: tl.constexpr, PIECES: tl.constexpr, FULL: tl.constexpr,
 ):  # fmt: skip
-    """The layer norm of x, (B, N, N, C), into y, (B, N, ROW, C), contiguous.
+    """The layer norm of x, (B, N, N, C), into y, (B, ROW, ROW, C), contiguous.
 
     What is past N stays as it is. PIECES of PIECE channels, at least C; FULL: they are C. Grid:
     B * N * cdiv(N, PAIRS) programs.
@@ -51,7 +51,7 @@ def normalise(
         w = tl.load(weight + columns, columns < C, 0.0).to(tl.float32)
         v = tl.load(bias + columns, columns < C, 0.0).to(tl.float32)
         values = (parts[piece] - mean[:, None]) * scale[:, None] * w[None, :] + v[None, :]
-        at = y + ((b * N + i) * ROW + pairs)[:, None] * C + columns[None, :]
+        at = y + ((b * ROW + i) * ROW + pairs)[:, None] * C + columns[None, :]
         some = there if FULL else there & (columns < C)[None, :]
         tl.store(at, values.to(y.dtype.element_ty), some)
 
@@ -96,7 +96,7 @@ def project_stock(
 ):  # fmt: skip
     """``mask * (y @ P.T) * sigmoid(y @ G.T)``, channel-major.
 
-    y: (B, N, ROW, C); mask: (B, N, N), read if MASKED; p, g: (COUNT, C), contiguous;
+    y: (B, ROW, ROW, C); mask: (B, N, N), read if MASKED; p, g: (COUNT, C), contiguous;
     g_unit: with SCALED what each gate's logits are multiplied by; out: (COUNT, B, ROW,
     ROW), zeros past N. Grid: B * ROW * ROW / PAIRS * cdiv(COUNT, CHANNELS) programs.
     """
@@ -107,7 +107,7 @@ def project_stock(
     pairs = first + tl.arange(0, PAIRS)
     inside = pairs < tl.where(i < N, N, 0)
     channels = tl.program_id(0) % chunks * CHANNELS + tl.arange(0, CHANNELS)
-    at = y + (b * N + i) * ROW * C
+    at = y + (b * ROW + i) * ROW * C
     acc_p = tl.zeros((PAIRS, CHANNELS), tl.float32)
     acc_g = tl.zeros((PAIRS, CHANNELS), tl.float32)
     for at_column in range(0, C, PIECE):
@@ -184,7 +184,7 @@ def finish_stock(
 ):  # fmt: skip
     """``(z @ P.T) * sigmoid(y @ G.T)``, z the layer norm of the products.
 
-    y: (B, N, ROW, C); products: (H, B, ROW, ROW); p: (C, H), g: (C, C), contiguous; out:
+    y: (B, ROW, ROW, C); products: (H, B, ROW, ROW); p: (C, H), g: (C, C), contiguous; out:
     (B, N, N, C), contiguous. With SCALED: unit (2, H): what the products' channels are
     multiplied by, g_unit and p_unit: the logits and the results. Grid: B * N * ROW / PAIRS *
     cdiv(C, CHANNELS) programs.
@@ -226,7 +226,7 @@ def finish_stock(
         z = tl.where(some, z, 0.0).to(p.dtype.element_ty)
         acc_p = _add(acc_p, z, p, channels, at_channel, C, H, PIECE, WIDE)
 
-    at_rows = y + (b * N + i) * ROW * C
+    at_rows = y + (b * ROW + i) * ROW * C
     acc_g = tl.zeros((PAIRS, CHANNELS), tl.float32)
     for at_column in range(0, C, PIECE):
         rows = _rows(at_rows, pairs, at_column, inside, C, PIECE)
