@@ -136,6 +136,26 @@ def test_nan_and_inf_go_where_they_go_in_pytorch() -> None:
             assert not expected.isnan().all()
 
 
+@pytest.mark.parametrize("dtype", ["bf16", "fp16"])
+@pytest.mark.parametrize("case", ["mean 30", "mean 100", "all the same", "large", "small", "gains"])
+def test_norms_in_the_weights(case: str, dtype: str) -> None:
+    """Where the mean's part of a product is far larger than the rest, and at the dtype's ends."""
+    values = inputs(1, 128, 384, 128, DTYPES[dtype], "cuda")
+    x = values[0]
+    if case.startswith("mean"):
+        x += float(case[5:])
+    elif case == "all the same":
+        x[:] = 100 * x[..., :1]
+    elif case == "gains":
+        for norm in (1, 2, 5, 6):
+            values[norm] *= 1e-3
+        for weight in (3, 4, 7, 8):
+            values[weight] *= 1e3
+    else:
+        x *= 1e4 if case == "large" else 1e-4
+    check(values, eps=1e-9 if case == "small" else 1e-5)
+
+
 @pytest.mark.parametrize("scale", [1e-6, 1e6])
 def test_scales_of_fp32(scale: float) -> None:
     values = inputs(1, 128, 128, 128, torch.float32, "cuda")

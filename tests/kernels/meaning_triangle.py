@@ -14,6 +14,7 @@ from kernels.triangle_reference import NAMES, error, inputs, triangle
 
 from remora.errors import KernelArgumentError
 from remora.kernels import triangle_multiply
+from remora.kernels.triangle_folding import fold_norms
 
 assert triton.knobs.runtime.interpret
 
@@ -59,6 +60,39 @@ def test_a_mean_far_from_zero() -> None:
     values[0] += 1000
     expected = triangle(*doubles(values))
     assert error(triangle_multiply(*values), expected) < TOLERANCE[torch.float32]
+
+
+def test_norms_in_the_weights() -> None:
+    """What Hopper's kernels make of x itself, of the folded weights and of their terms."""
+    c, h, group = 24, 8, 4
+    x, *weights = inputs(1, 4, c, h, torch.bfloat16, "cpu")
+    x = x.view(-1, c) + 30
+    w_in, b_in, p_in, g_in, w_out, b_out, p_out, g_out = weights
+    both = torch.empty(4 * h, c, dtype=x.dtype)
+    folded_p_out, folded_g_out = torch.empty_like(p_out), torch.empty_like(g_out)
+    count = 4 * h + 2 * c
+    terms = torch.full((2, count), float("nan"))
+    fold_norms[(count,)](
+        p_in, g_in, p_out, g_out, w_in, b_in, w_out, b_out, both, folded_p_out, folded_g_out,
+        terms, c, h, GROUP=group, C_POWER=32, H_POWER=8,
+    )  # fmt: skip
+    sums, shifts = terms.double()
+    groups, log2e = both.view(-1, 2, group, c), 1.4426950408889634
+    first = 0
+    for matrix, base, factor in (
+        (groups[:, 0].reshape(-1, c), p_in, 1), (groups[:, 1].reshape(-1, c), g_in, -log2e),
+        (folded_g_out, g_out, -log2e), (folded_p_out, p_out, 1),
+    ):  # fmt: skip
+        width = matrix.shape[1]
+        weight, bias = (w_in, b_in) if width == c else (w_out, b_out)
+        rows, some = x[:, :width].double(), slice(first, first + matrix.shape[0])
+        mean, variance = rows.mean(1, keepdim=True), rows.var(1, correction=0, keepdim=True)
+        got = rows @ matrix.double().T - mean * sums[some]
+        got = got / (variance + 1e-5).sqrt() + shifts[some]
+        y = torch.nn.functional.layer_norm(rows, (width,), weight.double(), bias.double())
+        found = error(got, y @ base.double().T * factor)
+        assert found < TOLERANCE[x.dtype] / 2, f"{found:.3e}"
+        first += matrix.shape[0]
 
 
 def test_nan_and_inf_go_where_they_go_in_pytorch() -> None:

@@ -17,9 +17,17 @@ from kernels.triangle_reference import NAMES
 from launching import Launcher, Pointer, standing_in
 from tlx.building import build, conversions_in_loops, instructions, loops_of
 
+import remora
+import remora.tlx as tlx
 from remora.analysis import disassemble
 from remora.errors import KernelArgumentError
-from remora.kernels import triangle_hopper, triangle_multiply, triangle_scaling, triangle_stock
+from remora.kernels import (
+    triangle_folded,
+    triangle_hopper,
+    triangle_multiply,
+    triangle_scaling,
+    triangle_stock,
+)
 from remora.kernels.offline import _hip_resources
 from remora.kernels.prepared import Described, Launch, Launches, Part, Whole
 from remora.kernels.triangle import _stages
@@ -132,6 +140,56 @@ def test_gated_projections_on_hopper(step: str, dtype: str, c: int) -> None:
     assert "st.global" not in ptx
     assert not [c for c in conversions_in_loops(compiled.asm["ttgir"]) if re.search(r"x\d+x", c)]
     assert " STL" not in disassemble(compiled.asm["cubin"])  # nothing is spilled
+    assert compiled.metadata.shared <= 227 << 10
+
+
+def folded(step: str, c: int) -> Any:
+    """A step of the update of bf16, as ``triangle_multiply`` launches it."""
+    pieces = c // 64
+    cluster = 1 if _stages(2 * pieces, 2 * pieces, 256)[1] else 2
+    common: dict[str, Any] = {
+        "x_desc": descriptor("bf16", 1, 64, 64), "B": "i32", "N": "i32", "ROW": "i32:16",
+        "COUNT": "i32:16", "eps": "fp32", "PIECES": pieces, "RESULTS": 2, "CLUSTER": cluster,
+    }  # fmt: skip
+    with remora.use(tlx.in_clusters((cluster, 1, 1))):
+        if step == "project":
+            stages, resident = _stages(2 * pieces, 2 * pieces, 256)
+            return build(
+                triangle_folded.project, "cuda:90", **common, mask="*u8",
+                w_desc=descriptor("bf16", 256 // cluster, 64), terms="*fp32",
+                out_desc=descriptor("bf16", 64, 64), stride_mb="i32", stride_mi="i32", stride_mk=1,
+                CHUNKS=2, STAGES=stages, RESIDENT=resident, MASKED=True,
+            )  # fmt: skip
+        chunks = -(-c // 128)
+        stages, resident = _stages(2 * (pieces + 2), chunks * (pieces + 2))
+        weights = descriptor("bf16", 128 // cluster, 64)
+        return build(
+            triangle_folded.finish, "cuda:90", **common, products=descriptor("bf16", 64, 64),
+            p_desc=weights, g_desc=weights, g_terms="*fp32", p_terms="*fp32", C="i32:16",
+            out_desc=descriptor("bf16", 1, 64, 64), H_PIECES=2, CHUNKS=chunks, STAGES=stages,
+            RESIDENT=resident,
+        )  # fmt: skip
+
+
+@pytest.mark.parametrize(("step", "c"), [("project", 384), ("finish", 384), ("finish", 128)])
+def test_folded_norms_on_hopper(step: str, c: int) -> None:
+    compiled = folded(step, c)
+    ptx = compiled.asm["ptx"]
+    columns, products = (256, c // 64) if step == "project" else (128, c // 64 + 2)
+    # Products take both operands from shared memory: two consumers, four instructions a piece.
+    assert instructions(ptx, r"wgmma\.mma_async\.sync\.aligned\.(m\S+) ") == 8 * products * [
+        f"m64n{columns}k16.f32.bf16.bf16"
+    ]
+    # Rows are measured while their products are in flight, of which one is left to the next.
+    assert len(re.findall(r"wgmma\.wait_group\.sync\.aligned\s+1", ptx)) == 2 * products
+    flying = re.findall(r"commit_group(?:(?!wait_group).)*?ldmatrix", ptx, re.DOTALL)
+    assert len(flying) == 2 * products
+    assert len(re.findall("ldmatrix", ptx)) == 8 * products
+    assert ("multicast::cluster" in ptx) == (c == 384)
+    assert "st.global" not in ptx
+    assert not [c for c in conversions_in_loops(compiled.asm["ttgir"]) if re.search(r"x\d+x", c)]
+    # Nothing is spilled but what the kernel began with.
+    assert disassemble(compiled.asm["cubin"]).count(" STL") <= 2
     assert compiled.metadata.shared <= 227 << 10
 
 

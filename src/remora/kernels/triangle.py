@@ -8,7 +8,9 @@ from typing import Any
 import triton
 
 from remora.errors import KernelArgumentError
+from remora.kernels import triangle_folded
 from remora.kernels.prepared import Described, Launches, Part, Whole
+from remora.kernels.triangle_folding import fold_norms
 from remora.kernels.triangle_hopper import finish, pair_products, project
 from remora.kernels.triangle_scaling import scale_weights
 from remora.kernels.triangle_stock import (
@@ -25,6 +27,9 @@ _WHERE = "remora.kernels.triangle_multiply"
 _PAIRS, _CHANNELS, _DEPTH = 64, 128, 64
 _SHARED = 231_000
 _HIDDEN, _MOST_CHANNELS = 128, 512
+
+# The most channels of pairs that triangle_folded's kernels take.
+_MOST_FOLDED = 384
 
 
 def triangle_multiply(
@@ -196,6 +201,8 @@ def _run(
     """Launch all; without ``out`` all but the last step. The tensors hold what came out."""
     import torch
 
+    if _folds(x.dtype, x.device, x.shape[3], weights[4].numel()):
+        x = _aligned(x)
     hook = triton.knobs.runtime.add_stages_inspection_hook
     masked = None
     if mask is not None:
@@ -237,13 +244,17 @@ class _Update:
         self.kind = torch.float16 if dtype == torch.float32 else dtype
         self.launches = Launches(_SCRATCH)
         pairs, room = self.b * self.row * self.row, self.launches.room
-        self.y = room(pairs * self.c, self.kind)
+        self.folded = _folds(dtype, device, self.c, h)
         self.ab = room(2 * h * pairs, self.kind)
         self.products = room(h * pairs, dtype)
         self.units: Part | None = None
         self.weights: list[Whole | Part] = [Whole(_X + 1 + i) for i in range(8)]
         self.masked = masked is not None
-        self.mask = Whole(_MASK) if masked else self.y, masked[1] if masked else (0, 0, 0)
+        self.mask = Whole(_MASK if masked else _X), masked[1] if masked else (0, 0, 0)
+        if self.folded:
+            self._for_folded(complete)
+            return
+        self.y = room(pairs * self.c, self.kind)
         if dtype == torch.float32:
             self._scale()
         self._normalise(strides)
@@ -289,6 +300,75 @@ class _Update:
             self.eps, PAIRS=pairs, PIECE=width, PIECES=pieces, FULL=pieces * width == self.c,
         )  # fmt: skip
 
+    def _for_folded(self, complete: bool) -> None:
+        """bf16 on Hopper: the norms are in the weights."""
+        import torch
+
+        b, n, c, h, row = self.b, self.n, self.c, self.h, self.row
+        add, room, w = self.launches.add, self.launches.room, self.weights
+        count = 4 * h + 2 * c
+        both_in, p_out, g_out = (room(k, self.kind) for k in (4 * h * c, c * h, c * c))
+        terms = room(2 * count, torch.float32)
+        add(
+            fold_norms, count,
+            w[2], w[3], w[6], w[7], w[0], w[1], w[4], w[5], both_in, p_out, g_out, terms, c, h,
+            GROUP=_CHANNELS, C_POWER=triton.next_power_of_2(c), H_POWER=triton.next_power_of_2(h),
+        )  # fmt: skip
+        all_pairs, pieces, h_pieces = b * row * row, c // _DEPTH, h // _DEPTH
+        x = Described(Whole(_X), (b * n, n, c), (1, _PAIRS, _DEPTH))
+
+        mask, strides = self.mask
+        chunks = 2 * h // _CHANNELS
+        stages, resident = _stages(2 * pieces, chunks * pieces, 2 * _CHANNELS)
+        # Weights that are copied for each tile are copied to two programs at once.
+        cluster = 1 if resident else 2
+        how = {
+            "PIECES": pieces, "RESULTS": _RESULTS, "CLUSTER": cluster,
+            "ctas_per_cga": (cluster, 1, 1),
+        }  # fmt: skip
+        add(
+            triangle_folded.project, self._programs(all_pairs // (2 * _PAIRS), cluster),
+            x, mask, Described(both_in, (4 * h, c), (2 * _CHANNELS // cluster, _DEPTH)), terms,
+            Described(self.ab, (2 * h, all_pairs), (_CHANNELS // 2, _PAIRS)),
+            b, n, row, count, *strides, self.eps,
+            CHUNKS=chunks, STAGES=stages, RESIDENT=resident, MASKED=self.masked, **how,
+        )  # fmt: skip
+        self._pair_products()
+        if not complete:
+            return
+
+        chunks = -(-c // _CHANNELS)
+        stages, resident = _stages(2 * (pieces + h_pieces), chunks * (pieces + h_pieces))
+        block = _CHANNELS // cluster, _DEPTH
+        add(
+            triangle_folded.finish, self._programs(-(-b * n * (row // _PAIRS) // 2), cluster),
+            x, Described(self.products, (h, all_pairs), (_DEPTH, _PAIRS)),
+            Described(p_out, (c, h), block), Described(g_out, (c, c), block),
+            terms.after(4 * h), terms.after(4 * h + c),
+            Described(Whole(_OUT), (b * n, n, c), (1, _PAIRS, _CHANNELS // 2)),
+            b, n, row, c, count, self.eps,
+            H_PIECES=h_pieces, CHUNKS=chunks, STAGES=stages, RESIDENT=resident, **how,
+        )  # fmt: skip
+
+    def _programs(self, tiles: int, cluster: int) -> int:
+        """How many programs share so many tiles, in whole clusters."""
+        clusters = _processors(self.device.index) // cluster
+        return min(clusters, -(-tiles // cluster)) * cluster
+
+    def _pair_products(self) -> None:
+        b, h, row, programs = self.b, self.h, self.row, _processors(self.device.index)
+        block_n = 256 if row % 256 == 0 or row > 1024 else 128
+        parts = 4 if self.scaled and block_n == 256 else 2  # 16 KiB of results at a time
+        tiles = h * b * -(-row // 128) * -(-row // block_n)
+        both = 2 * h * b * row, row
+        self.launches.add(
+            pair_products, min(programs, tiles),
+            Described(self.ab, both, (64, 64)),
+            Described(self.ab, both, (64, block_n) if self.incoming else (block_n, 64)),
+            Described(self.products, (h * b * row, row), (64, block_n // parts)), h * b, row,
+            BLOCK_N=block_n, PARTS=parts, STAGES=4, INCOMING=self.incoming,
+        )  # fmt: skip
+
     def _for_hopper(self, complete: bool) -> None:
         b, n, c, h, row = self.b, self.n, self.c, self.h, self.row
         _, _, p_in, g_in, w_out, b_out, p_out, g_out = self.weights
@@ -310,17 +390,7 @@ class _Update:
             MASKED=self.masked, SCALED=self.scaled,
         )  # fmt: skip
 
-        block_n = 256 if row % 256 == 0 or row > 1024 else 128
-        parts = 4 if self.scaled and block_n == 256 else 2  # 16 KiB of results at a time
-        tiles = h * b * -(-row // 128) * -(-row // block_n)
-        both = 2 * h * b * row, row
-        add(
-            pair_products, min(programs, tiles),
-            Described(self.ab, both, (64, 64)),
-            Described(self.ab, both, (64, block_n) if self.incoming else (block_n, 64)),
-            Described(self.products, (h * b * row, row), (64, block_n // parts)), h * b, row,
-            BLOCK_N=block_n, PARTS=parts, STAGES=4, INCOMING=self.incoming,
-        )  # fmt: skip
+        self._pair_products()
         if not complete:
             return
 
@@ -381,6 +451,17 @@ def _pairs(device: Any) -> int:
     return 16 if device.type == "cpu" else _PAIRS
 
 
+def _folds(dtype: Any, device: Any, c: int, h: int) -> bool:
+    """Whether the kernels read x itself, as the copy engine takes it.
+
+    In fp16 what a norm's and a projection's weights give may be too small or too large.
+    """
+    import torch
+
+    fits = _fits_hopper(c, h) and c <= _MOST_FOLDED
+    return dtype == torch.bfloat16 and fits and _on_hopper(device)
+
+
 def _fits_hopper(c: int, h: int) -> bool:
     return h == _HIDDEN and c % _DEPTH == 0 and c <= _MOST_CHANNELS
 
@@ -400,11 +481,11 @@ def mask_arguments(mask: Any, other: Any) -> tuple[Any, tuple[int, int, int]]:
 _RESULTS = 2
 
 
-def _stages(pieces: int, blocks: int) -> tuple[int, bool]:
-    """How many blocks of weights shared memory holds besides pieces of rows and results.
+def _stages(pieces: int, blocks: int, rows: int = _CHANNELS) -> tuple[int, bool]:
+    """How many blocks of weights, of ``rows``, shared memory holds besides pieces and results.
 
     Whether those are all, too.
     """
     left = _SHARED - pieces * _PAIRS * _DEPTH * 2 - 2 * _RESULTS * _PAIRS * _CHANNELS
-    stages = min(left // (_CHANNELS * _DEPTH * 2), blocks)
+    stages = min(left // (rows * _DEPTH * 2), blocks)
     return stages, stages == blocks

@@ -1,7 +1,8 @@
 """The triangle multiplicative update's kernels for Hopper, on rows that are normalised already.
 
 Three kernels, whose warps have tasks of their own: :func:`project` and :func:`finish`, two products
-of which one is the other's gate, and :func:`pair_products`, the batched product between them.
+of which one is the other's gate (of 16-bit inputs those of :mod:`remora.kernels.triangle_folded`),
+and :func:`pair_products`, the batched product between them.
 Intermediates are channel-major, (channel, pair): so the batched product reads and writes plain
 matrices.
 """
@@ -191,9 +192,9 @@ def _project(
                 g *= tl.load(g_unit + channel + tl.arange(0, CHANNELS))[None, :]
             p = _gated(p, g) * factor[:, None]
             left, right = _halves(tl.where(inside[:, None], p, 0.0))
-            _put(out_desc, results, first, RESULTS, left, (channel,), tile * PAIRS, True)
+            put(out_desc, results, first, RESULTS, left, (channel,), tile * PAIRS, True)
             channel += CHANNELS // 2
-            _put(out_desc, results, second, RESULTS, right, (channel,), tile * PAIRS, True)
+            put(out_desc, results, second, RESULTS, right, (channel,), tile * PAIRS, True)
     tlx.async_descriptor_store_wait(0)
 
 
@@ -360,9 +361,9 @@ def _finish(
                 channel += CHANNELS // 2
                 _put_quarters(out_desc, results, one, other, RESULTS, right, at, channel)
             else:
-                _put(out_desc, results, one, RESULTS, left, at, channel, False)
+                put(out_desc, results, one, RESULTS, left, at, channel, False)
                 channel += CHANNELS // 2
-                _put(out_desc, results, other, RESULTS, right, at, channel, False)
+                put(out_desc, results, other, RESULTS, right, at, channel, False)
     tlx.async_descriptor_store_wait(0)
 
 
@@ -471,8 +472,8 @@ def _multiply_pairs(
             at = (batch * ROW + row,)
             left, right = _halves(acc)
             if PARTS == 2:
-                _put(c_desc, c_buffers, PART, 1, left, at, column, False)
-                _put(c_desc, c_buffers, PART, 1, right, at, column + BLOCK_N // 2, False)
+                put(c_desc, c_buffers, PART, 1, left, at, column, False)
+                put(c_desc, c_buffers, PART, 1, right, at, column + BLOCK_N // 2, False)
             else:
                 _put_quarters(c_desc, c_buffers, PART, PART, 1, left, at, column)
                 _put_quarters(c_desc, c_buffers, PART, PART, 1, right, at, column + BLOCK_N // 2)
@@ -490,12 +491,12 @@ def _put_quarters(
     desc, buffers, one: tl.constexpr, other: tl.constexpr, COUNT: tl.constexpr, half, at, column
 ):  # fmt: skip
     left, right = _halves(half)
-    _put(desc, buffers, one, COUNT, left, at, column, False)
-    _put(desc, buffers, other, COUNT, right, at, column + half.shape[1] // 2, False)
+    put(desc, buffers, one, COUNT, left, at, column, False)
+    put(desc, buffers, other, COUNT, right, at, column + half.shape[1] // 2, False)
 
 
 @triton.jit
-def _put(
+def put(
     desc, buffers, mine: tl.constexpr, COUNT: tl.constexpr, values, at, column,
     BY_COLUMN: tl.constexpr,
 ):  # fmt: skip

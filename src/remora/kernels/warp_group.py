@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from triton.language import core as tl
 from remora.dsl import Call, op
 from remora.dsl.reference import Machine
 from remora.tlx.barriers import Barrier, barrier
+from remora.tlx.buffers import view
 from remora.tlx.clusters import program_of, rank_of
 from remora.tlx.types import BufferType
 
@@ -279,3 +281,79 @@ def _place(builder: Any) -> Any:
         builder,
         "{.reg .b32 %t; mov.u32 %t, %tid.x; and.b32 %t, %t, 127; shl.b32 $0, %t, 4;}", [],
     )  # fmt: skip
+
+
+@op("remora.row_moments")
+def row_moments(call: Call, buffer: Any) -> Any:
+    """The mean of each row of a buffer, and the sum of the squares of what differs from it.
+
+    Args:
+        buffer: (rows, columns) of 16 bits, as the first operand of a product has them: 64 rows for
+            each warp group, or a view that is.
+
+    Returns:
+        two tensors (rows,) of fp32, where that product's rows are: no warp waits for another.
+    """
+    rows = view(call, "buffer", buffer)
+    kind = tl.block_type(tl.float32, [rows.shape[0]])
+    return call.emit([rows], [kind, kind])
+
+
+@row_moments.reference
+def _moments(machine: Machine, buffer: Any) -> Any:
+    machine.touch(reads=[buffer])
+    values = buffer.astype(np.float32)
+    mean = values.mean(1, dtype=np.float32)
+    return mean, np.square(values - mean[:, None]).sum(1, dtype=np.float32)
+
+
+@row_moments.lowering("cuda:90")
+def _(op: Any, builder: Any, lowering: Any) -> Any:
+    from remora.ir.build import attribute, i32
+    from remora.tlx.lower.layouts import wgmma_accumulator
+
+    (buffer,) = op.operands
+    extents, kind = re.findall(r"^!ttg.memdesc<(\d+x\d+)x(\w+),", str(buffer.type))[0]
+    rows, columns = map(int, extents.split("x"))
+    element = attribute(kind)
+    layout = wgmma_accumulator(rows, columns, element, lowering.num_warps_at(op.op))
+
+    def tensor(kind: Any) -> Any:
+        return attribute(f"tensor<{rows}x{columns}x{kind}, {layout}>")
+
+    wide = tensor("f32")
+    values = builder.value("ttg.local_load", [buffer], tensor(element))
+    values = builder.value("arith.extf", [values], wide)
+    mean = _sum_of_rows(values, builder)
+    part = attribute(f"dense<{1 / columns!r}> : {mean.type}")
+    part = builder.value("arith.constant", [], mean.type, {"value": part})
+    mean = builder.value("arith.mulf", [mean, part], mean.type)
+    one = attribute(f"tensor<{rows}x1xf32, {layout}>")
+    spread = builder.value("tt.expand_dims", [mean], one, {"axis": i32(1)})
+    spread = builder.value("tt.broadcast", [spread], wide)
+    values = builder.value("arith.subf", [values, spread], wide)
+    values = builder.value("arith.mulf", [values, values], wide)
+    squares = _sum_of_rows(values, builder)
+    kinds = [result.type for result in op.results]
+    return [
+        builder.value("ttg.convert_layout", [value], kind)
+        for value, kind in zip((mean, squares), kinds, strict=True)
+    ]
+
+
+def _sum_of_rows(values: Any, builder: Any) -> Any:
+    """``tl.sum(values, 1)``."""
+    from xdsl.ir import Block, Region
+    from xdsl.rewriter import InsertPoint
+
+    from remora.ir.build import Builder, attribute, i32
+
+    number = values.type.element_type
+    block = Block(arg_types=[number, number])
+    inner = Builder(InsertPoint.at_end(block), builder.location)
+    inner.op("tt.reduce.return", [inner.value("arith.addf", block.args, number)])
+    kind = attribute(
+        f"tensor<{values.type.get_shape()[0]}x{number}, "
+        f"#ttg.slice<{{dim = 1, parent = {values.type.encoding}}}>>"
+    )
+    return builder.op("tt.reduce", [values], [kind], {"axis": i32(1)}, [Region(block)]).results[0]
