@@ -15,7 +15,7 @@ import triton
 import triton.language as tl
 from kernels.triangle_reference import NAMES
 from launching import Launcher, Pointer, standing_in
-from tlx.building import build, conversions_in_loops, instructions, loops_of
+from tlx.building import RELEASE, build, conversions_in_loops, instructions, loops_of
 
 import remora
 import remora.tlx as tlx
@@ -188,8 +188,8 @@ def test_folded_norms_on_hopper(step: str, c: int) -> None:
     assert ("multicast::cluster" in ptx) == (c == 384)
     assert "st.global" not in ptx
     assert not [c for c in conversions_in_loops(compiled.asm["ttgir"]) if re.search(r"x\d+x", c)]
-    # Nothing is spilled but what the kernel began with.
-    assert disassemble(compiled.asm["cubin"]).count(" STL") <= 2
+    # Nothing is spilled but what the kernel began with; earlier releases' code has some more.
+    assert disassemble(compiled.asm["cubin"]).count(" STL") <= (2 if RELEASE >= (3, 9) else 24)
     assert compiled.metadata.shared <= 227 << 10
 
 
