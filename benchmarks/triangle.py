@@ -90,12 +90,12 @@ def replayed(run):
     return graph.replay
 
 
-def work(n: int, batch: int, c: int, element_bytes: int) -> dict[str, float]:
+def work(n: int, batch: int, c: int, dtype: str) -> dict[str, float]:
     """Floating-point operations, and the bytes of the kernels, each tensor once."""
-    pairs, h = batch * n * n, HIDDEN
+    pairs, h, element_bytes = batch * n * n, HIDDEN, 4 if dtype == "fp32" else 2
     x, y, ab = pairs * c * element_bytes, pairs * c * 2, 2 * pairs * h * 2
     products = pairs * h * element_bytes
-    first, again = (x + y, y) if element_bytes == 4 else (0, x)  # what is normalised is x itself
+    first, again = (0, x) if dtype == "bf16" else (x + y, y)  # bf16 is not normalised first
     return {
         "flops": 2.0 * pairs * (4 * h * c + n * h + c * h + c * c),
         "bytes": float(first + (again + ab) + (ab + products) + (products + again + x)),
@@ -248,8 +248,6 @@ def here_compiles() -> bool:
 
 
 def measure(case: list[Any], arguments: Any, peaks: dict, apart: Apart | None) -> list[dict]:
-    import torch
-
     (n, batch, c), dtype, incoming = case
     exact, samples, errors = arguments.rounds > 0, {}, {}
     names = arguments.contestants
@@ -267,7 +265,7 @@ def measure(case: list[Any], arguments: Any, peaks: dict, apart: Apart | None) -
                 samples.setdefault(name, []).append(took)
     if not exact:
         return []
-    counted = work(n, batch, c, torch.empty(0, dtype=getattr(torch, DTYPES[dtype])).element_size())
+    counted = work(n, batch, c, dtype)
     floors = (counted["flops"] / peaks["flop_per_s"], counted["bytes"] / peaks["bytes_per_s"])
     base = statistics.median(samples["compiled"]) if "compiled" in samples else None
     rows = []
