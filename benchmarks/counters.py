@@ -129,6 +129,12 @@ def values(kernel: dict[str, str], counters: dict[str, tuple[str, float]]) -> di
     }
 
 
+def _is_read(name: str) -> bool:
+    """Whether ``values`` and the page take it from what ncu gives."""
+    counters = {name for name, _ in (COUNTERS | UNITS).values()}
+    return name == "Kernel Name" or name in counters or name.startswith(STALL)
+
+
 # --- what is profiled -----------------------------------------------------------------------------
 
 TRIANGLE = [(n, batch, c, dtype) for n, batch, c in ((256, 2, 128), (1024, 2, 384))
@@ -254,7 +260,8 @@ def main() -> None:
             sys.exit(f"{suite}: {found}")
         described = [part for part, _ in parts([suite])]
         for part, kernels in zip(described, found, strict=False):
-            result["parts"].append(part | {"kernels": kernels})
+            kept = [{k: v for k, v in one.items() if _is_read(k)} for one in kernels]
+            result["parts"].append(part | {"kernels": kept})
         if len(found) < len(described):
             print(f"{suite}: {len(found)} of {len(described)} parts", file=sys.stderr)
     path = given.out.with_suffix(".json")
