@@ -40,6 +40,7 @@ class Features:
         operands.
     explicit_native_plugins: native plugins are loaded by explicit calls
         (``passes.plugin.extend_with``) and not through ``TRITON_PLUGIN_PATHS``.
+    integers_in_tensor_memory: a product of one CTA may sum int8 there.
     nanobind: the binding is nanobind's (pybind11's before).
     register_classes: a product on CDNA can say which registers its sum is in.
     scheduling_masks: the instructions that a scheduling barrier names are an enumeration;
@@ -62,6 +63,7 @@ class Features:
     copies_to_lds: bool
     dot_wait_synchronises: bool
     explicit_native_plugins: bool
+    integers_in_tensor_memory: bool
     nanobind: bool
     register_classes: bool
     scheduling_masks: bool
@@ -137,6 +139,7 @@ def features() -> Features:
             "_ZN4mlir6triton10nvidia_gpu18WarpGroupDotWaitOp17getWarpGroupLocalEv"
         ),
         explicit_native_plugins=hasattr(ir, "extend_dialects_with"),
+        integers_in_tensor_memory=_numbers(version) >= (3, 8),
         nanobind=type(ir.module).__module__ == "nanobind",
         plans_ctas_by_region=_numbers(version) >= (3, 9),
         register_classes=_numbers(version) >= (3, 9),

@@ -11,6 +11,7 @@ from triton.language import core as tl
 from remora.dsl import Call, describe, op
 from remora.dsl.reference import Machine
 from remora.errors import UnsupportedByTarget, WrongDtype, WrongShape, WrongType
+from remora.host import features
 from remora.tlx.barriers import Barrier, barrier, predicate
 from remora.tlx.buffers import LOWERED_IN, view
 from remora.tlx.ranks import pair_of
@@ -48,7 +49,7 @@ def product(
     a, b = _operand(call, "A", A), _operand(call, "B", B)
     total = sum_of(call, acc)
     _check_shapes(call, a, b, total, pair)
-    _check_dtypes(call, a, b, total, input_precision)
+    _check_dtypes(call, a, b, total, input_precision, pair)
     matrices = [a, b, total]
     return emit_product(call, tensor_dot, matrices, use_acc, pred, mBarriers, pair, force_async)
 
@@ -173,7 +174,7 @@ def _check_shapes(call: Call, a: Any, b: Any, total: Any, pair: bool) -> None:
         )
 
 
-def _check_dtypes(call: Call, a: Any, b: Any, total: Any, input_precision: Any) -> None:
+def _check_dtypes(call: Call, a: Any, b: Any, total: Any, input_precision: Any, pair: bool) -> None:
     for name, x in (("A", a), ("B", b)):
         if x.dtype not in _SUMS:
             call.fail(
@@ -207,6 +208,14 @@ def _check_dtypes(call: Call, a: Any, b: Any, total: Any, input_precision: Any) 
             f"tcgen05 multiplies fp32 only as tf32, not with input_precision={precision!r}",
             hint="load both operands with tlx.local_load and use tl.dot",
         )
+    if a.dtype == tl.int8 and not call.interpreted and not pair:
+        found = features()
+        if not found.integers_in_tensor_memory:
+            call.fail(
+                UnsupportedByTarget,
+                f"Triton {found.version} has no product of int8 by one CTA in tensor memory",
+                hint="Triton 3.8 has; two CTAs (two_ctas=True) have one with this release too",
+            )
 
 
 @op("tlx.tensor_dot", lowered_in=LOWERED_IN)
