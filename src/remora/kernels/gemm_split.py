@@ -1,8 +1,8 @@
 """Matrix products for Hopper whose tiles are shared by two programs, each with half of K.
 
-For products of few rows, which memory bounds. With tiles of 128 columns a program copies as much
-of A as of B, and a multiprocessor takes no more than 64 bytes a cycle from the second-level cache.
-Here a tile has 256 columns, and a program copies half of its rows of A: a quarter less. At the end
+For products of few rows, which memory bounds, and the power that is left for it. With tiles of 128
+columns a program copies as much of A as of B out of the second-level cache. Here a tile has 256
+columns, and a program copies half of its rows of A: a quarter less. At the end
 the programs give each other half of the rows' sums, from registers into shared memory.
 
 Where that leaves multiprocessors without work there are helpers: programs that do the last steps

@@ -350,19 +350,19 @@ class _Update:
             H_PIECES=h_pieces, CHUNKS=chunks, STAGES=stages, RESIDENT=resident, **how,
         )  # fmt: skip
 
-    def _programs(self, tiles: int, cluster: int) -> int:
+    def _programs(self, tiles: int, cluster: int = 1) -> int:
         """How many programs share so many tiles, in whole clusters."""
         clusters = _processors(self.device.index) // cluster
         return min(clusters, -(-tiles // cluster)) * cluster
 
     def _pair_products(self) -> None:
-        b, h, row, programs = self.b, self.h, self.row, _processors(self.device.index)
+        b, h, row = self.b, self.h, self.row
         block_n = 256 if row % 256 == 0 or row > 1024 else 128
         parts = 4 if self.scaled and block_n == 256 else 2  # 16 KiB of results at a time
         tiles = h * b * -(-row // 128) * -(-row // block_n)
         both = 2 * h * b * row, row
         self.launches.add(
-            pair_products, min(programs, tiles),
+            pair_products, self._programs(tiles),
             Described(self.ab, both, (64, 64)),
             Described(self.ab, both, (64, block_n) if self.incoming else (block_n, 64)),
             Described(self.products, (h * b * row, row), (64, block_n // parts)), h * b, row,
@@ -374,7 +374,6 @@ class _Update:
         _, _, p_in, g_in, w_out, b_out, p_out, g_out = self.weights
         all_pairs, add = b * row * row, self.launches.add
         pieces, h_pieces = c // _DEPTH, h // _DEPTH
-        programs = _processors(self.device.index)
         block = _CHANNELS, _DEPTH
         y = Described(self.y, (all_pairs, c), (_PAIRS, _DEPTH))
 
@@ -382,7 +381,7 @@ class _Update:
         chunks = 2 * h // _CHANNELS
         stages, resident = _stages(2 * pieces, chunks * 2 * pieces)
         add(
-            project, min(programs, all_pairs // (2 * _PAIRS)),
+            project, self._programs(all_pairs // (2 * _PAIRS)),
             y, mask, Described(p_in, (2 * h, c), block), Described(g_in, (2 * h, c), block),
             self._unit(2 * h),
             Described(self.ab, (2 * h, all_pairs), (_CHANNELS // 2, _PAIRS)), b, n, row, *strides,
@@ -398,7 +397,7 @@ class _Update:
         stages, resident = _stages(2 * (pieces + h_pieces), chunks * (pieces + h_pieces))
         part = _CHANNELS // (4 if self.scaled else 2)
         add(
-            finish, min(programs, -(-b * n * (row // _PAIRS) // 2)),
+            finish, self._programs(-(-b * n * (row // _PAIRS) // 2)),
             y, self.products, w_out, b_out, Described(p_out, (c, h), block),
             Described(g_out, (c, c), block), self._unit(0), self._unit(4 * h),
             self._unit(4 * h + c), Described(Whole(_OUT), (b * n, n, c), (1, _PAIRS, part)),

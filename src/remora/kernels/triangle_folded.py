@@ -14,17 +14,8 @@ import triton.language as tl
 
 import remora.tlx as tlx
 from remora.kernels.tiles import halves_of
-from remora.kernels.triangle_hopper import CHANNELS, DEPTH, PAIRS, put
+from remora.kernels.triangle_hopper import CHANNELS, DEPTH, PAIRS, copy_weights, gated, put
 from remora.kernels.warp_group import release, row_moments
-
-
-@triton.jit
-def _gated(p, g):
-    """``p / (1 + 2 ** g)``; ``/`` would make more of the reciprocal."""
-    return p * tl.inline_asm_elementwise(
-        "rcp.approx.ftz.f32 $0, $1;", "=f,f", [1.0 + tl.math.exp2(g)], tl.float32, is_pure=True,
-        pack=1,
-    )  # fmt: skip
 
 
 @triton.jit
@@ -32,49 +23,6 @@ def _turns(tiles, CLUSTER: tl.constexpr):
     """How many of the tiles are a program's: as many as of the others of its cluster."""
     clusters = tl.num_programs(0) // CLUSTER
     return tl.cdiv(tl.cdiv(tiles, CLUSTER) - tl.program_id(0) // CLUSTER, clusters)
-
-
-@triton.jit
-def _copy_weights(
-    p_desc, g_desc, blocks, full, empty, turns, ROWS: tl.constexpr,
-    CHUNKS: tl.constexpr, P_PIECES: tl.constexpr, G_PIECES: tl.constexpr, STAGES: tl.constexpr,
-    RESIDENT: tl.constexpr, CLUSTER: tl.constexpr,
-):  # fmt: skip
-    """Copy the weights, block by block of ROWS, for each tile again; once if all are RESIDENT."""
-    step = 0
-    for chunk in range(CHUNKS if RESIDENT else turns * CHUNKS):
-        channel = chunk % CHUNKS * ROWS
-        for piece in range(P_PIECES + G_PIECES):
-            stage = step % STAGES
-            tlx.barrier_wait(empty[stage], ((step // STAGES) & 1) ^ 1)
-            tlx.barrier_expect_bytes(full[stage], ROWS * DEPTH * tlx.size_of(tlx.dtype_of(p_desc)))
-            if piece < P_PIECES:
-                _copy_block(
-                    p_desc, blocks[stage], full[stage], channel, piece * DEPTH, ROWS, CLUSTER
-                )  # fmt: skip
-            else:
-                _copy_block(
-                    g_desc, blocks[stage], full[stage], channel, (piece - P_PIECES) * DEPTH,
-                    ROWS, CLUSTER,
-                )  # fmt: skip
-            step += 1
-
-
-@triton.jit
-def _copy_block(desc, block, full, row, depth, ROWS: tl.constexpr, CLUSTER: tl.constexpr):
-    """Copy a block of weights; of a cluster each program copies its share to all."""
-    if CLUSTER == 1:
-        tlx.async_descriptor_load(desc, block, [row, depth], full)
-    else:
-        tl.static_assert(CLUSTER == 2)
-        rank = tlx.cluster_cta_rank()
-        SHARE: tl.constexpr = ROWS // CLUSTER
-        for i in tl.static_range(CLUSTER):
-            if rank == i:  # a slice begins at a constant
-                part = tlx.local_slice(block, (i * SHARE, 0), (SHARE, DEPTH))
-                tlx.async_descriptor_load(
-                    desc, part, [row + i * SHARE, depth], full, multicast_targets=(0, 1)
-                )  # fmt: skip
 
 
 @triton.jit
@@ -201,7 +149,7 @@ def project(
                 PIECES, CHUNKS, STAGES, RESIDENT, RESULTS, MASKED, CLUSTER,
             )  # fmt: skip
         with tlx.async_task(num_warps=1, num_regs=24):
-            _copy_weights(
+            copy_weights(
                 w_desc, w_desc, blocks, full, empty, turns, 2 * CHANNELS,
                 CHUNKS, PIECES, 0, STAGES, RESIDENT, CLUSTER,
             )  # fmt: skip
@@ -255,7 +203,7 @@ def _project(
                 g = _normalised(
                     g, mean, squares, eps, terms + ALL, channel, ALL, COUNT, EXTENT
                 )  # fmt: skip
-                p = tl.where(inside[:, None], _gated(p, g) * factor[:, None], 0.0)
+                p = tl.where(inside[:, None], gated(p, g) * factor[:, None], 0.0)
                 mine = ME * RESULTS + half * (RESULTS - 1)
                 put(out_desc, results, mine, RESULTS, p, (channel,), tile * PAIRS, True)
     tlx.async_descriptor_store_wait(0)
@@ -298,7 +246,7 @@ def finish(
                 PIECES, H_PIECES, CHUNKS, STAGES, RESIDENT, RESULTS, CLUSTER,
             )  # fmt: skip
         with tlx.async_task(num_warps=1, num_regs=24):
-            _copy_weights(
+            copy_weights(
                 p_desc, g_desc, blocks, full, empty, turns, CHANNELS,
                 CHUNKS, H_PIECES, PIECES, STAGES, RESIDENT, CLUSTER,
             )  # fmt: skip
@@ -357,5 +305,5 @@ def _finish(
                 p = _normalised(p, z_mean, z_squares, eps, p_terms, channel, C, COUNT, H)
                 g = _normalised(g, mean, squares, eps, g_terms, channel, C, COUNT, EXTENT)
                 mine = ME * RESULTS + half * (RESULTS - 1)
-                put(out_desc, results, mine, RESULTS, _gated(p, g), at, channel, False)
+                put(out_desc, results, mine, RESULTS, gated(p, g), at, channel, False)
     tlx.async_descriptor_store_wait(0)

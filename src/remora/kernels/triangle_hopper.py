@@ -1,7 +1,7 @@
 """The triangle multiplicative update's kernels for Hopper, on rows that are normalised already.
 
 Three kernels, whose warps have tasks of their own: :func:`project` and :func:`finish`, two products
-of which one is the other's gate (of 16-bit inputs those of :mod:`remora.kernels.triangle_folded`),
+of which one is the other's gate (of bf16 those of :mod:`remora.kernels.triangle_folded`),
 and :func:`pair_products`, the batched product between them.
 Intermediates are channel-major, (channel, pair): so the batched product reads and writes plain
 matrices.
@@ -13,46 +13,66 @@ import triton
 import triton.language as tl
 
 import remora.tlx as tlx
-from remora.kernels.tiles import tile_of
+from remora.kernels.tiles import halves_of, tile_of
 
 #: Pairs of one consumer; channels of a block of weights, and its depth.
 PAIRS = tl.constexpr(64)
 CHANNELS = tl.constexpr(128)
 DEPTH = tl.constexpr(64)
 
+_NEGATIVE_LOG2_E = tl.constexpr(-1.4426950408889634)
+
 
 @triton.jit
-def _gated(p, g):
-    """``p * sigmoid(g)``; ``/`` would make more of the reciprocal."""
-    power = tl.math.exp2(g * -1.4426950408889634)  # log2(e)
+def gated(p, g):
+    """``p / (1 + 2 ** g)``; ``/`` would make more of the reciprocal."""
     return p * tl.inline_asm_elementwise(
-        "rcp.approx.ftz.f32 $0, $1;", "=f,f", [1.0 + power], tl.float32, is_pure=True, pack=1
-    )
+        "rcp.approx.ftz.f32 $0, $1;", "=f,f", [1.0 + tl.math.exp2(g)], tl.float32, is_pure=True,
+        pack=1,
+    )  # fmt: skip
 
 
 @triton.jit
-def _copy_weights(
-    p_desc, g_desc, blocks, full, empty, tiles,
+def copy_weights(
+    p_desc, g_desc, blocks, full, empty, turns, ROWS: tl.constexpr,
     CHUNKS: tl.constexpr, P_PIECES: tl.constexpr, G_PIECES: tl.constexpr, STAGES: tl.constexpr,
-    RESIDENT: tl.constexpr,
+    RESIDENT: tl.constexpr, CLUSTER: tl.constexpr,
 ):  # fmt: skip
-    """Copy the weights, block by block, for each tile again; once if all are RESIDENT."""
+    """Copy the weights, block by block of ROWS, for each tile again; once if all are RESIDENT."""
     step = 0
-    for chunk in range(CHUNKS if RESIDENT else tiles * CHUNKS):
-        channel = chunk % CHUNKS * CHANNELS
+    for chunk in range(CHUNKS if RESIDENT else turns * CHUNKS):
+        channel = chunk % CHUNKS * ROWS
         for piece in range(P_PIECES + G_PIECES):
             stage = step % STAGES
             tlx.barrier_wait(empty[stage], ((step // STAGES) & 1) ^ 1)
-            tlx.barrier_expect_bytes(
-                full[stage], CHANNELS * DEPTH * tlx.size_of(tlx.dtype_of(p_desc))
-            )
+            tlx.barrier_expect_bytes(full[stage], ROWS * DEPTH * tlx.size_of(tlx.dtype_of(p_desc)))
             if piece < P_PIECES:
-                at = [channel, piece * DEPTH]
-                tlx.async_descriptor_load(p_desc, blocks[stage], at, full[stage])
+                _copy_block(
+                    p_desc, blocks[stage], full[stage], channel, piece * DEPTH, ROWS, CLUSTER
+                )  # fmt: skip
             else:
-                at = [channel, (piece - P_PIECES) * DEPTH]
-                tlx.async_descriptor_load(g_desc, blocks[stage], at, full[stage])
+                _copy_block(
+                    g_desc, blocks[stage], full[stage], channel, (piece - P_PIECES) * DEPTH,
+                    ROWS, CLUSTER,
+                )  # fmt: skip
             step += 1
+
+
+@triton.jit
+def _copy_block(desc, block, full, row, depth, ROWS: tl.constexpr, CLUSTER: tl.constexpr):
+    """Copy a block of weights; of a cluster each program copies its share to all."""
+    if CLUSTER == 1:
+        tlx.async_descriptor_load(desc, block, [row, depth], full)
+    else:
+        tl.static_assert(CLUSTER == 2)
+        rank = tlx.cluster_cta_rank()
+        SHARE: tl.constexpr = ROWS // CLUSTER
+        for i in tl.static_range(CLUSTER):
+            if rank == i:  # a slice begins at a constant
+                part = tlx.local_slice(block, (i * SHARE, 0), (SHARE, DEPTH))
+                tlx.async_descriptor_load(
+                    desc, part, [row + i * SHARE, depth], full, multicast_targets=(0, 1)
+                )  # fmt: skip
 
 
 @triton.jit
@@ -144,9 +164,9 @@ def project(
                 1, PIECES, CHUNKS, STAGES, RESIDENT, RESULTS, MASKED, SCALED,
             )  # fmt: skip
         with tlx.async_task(num_warps=1, num_regs=24):
-            _copy_weights(
-                p_desc, g_desc, blocks, full, empty, tiles,
-                CHUNKS, PIECES, PIECES, STAGES, RESIDENT,
+            copy_weights(
+                p_desc, g_desc, blocks, full, empty, tiles, CHANNELS,
+                CHUNKS, PIECES, PIECES, STAGES, RESIDENT, 1,
             )  # fmt: skip
         with tlx.async_task(num_warps=1, num_regs=24):
             for turn in range(tiles):
@@ -190,8 +210,8 @@ def _project(
             channel = chunk * CHANNELS
             if SCALED:
                 g *= tl.load(g_unit + channel + tl.arange(0, CHANNELS))[None, :]
-            p = _gated(p, g) * factor[:, None]
-            left, right = _halves(tl.where(inside[:, None], p, 0.0))
+            p = gated(p, g * _NEGATIVE_LOG2_E) * factor[:, None]
+            left, right = halves_of(tl.where(inside[:, None], p, 0.0))
             put(out_desc, results, first, RESULTS, left, (channel,), tile * PAIRS, True)
             channel += CHANNELS // 2
             put(out_desc, results, second, RESULTS, right, (channel,), tile * PAIRS, True)
@@ -236,9 +256,9 @@ def finish(
                 1, PIECES, H_PIECES, CHUNKS, STAGES, RESIDENT, RESULTS, SCALED,
             )  # fmt: skip
         with tlx.async_task(num_warps=1, num_regs=24):
-            _copy_weights(
-                p_desc, g_desc, blocks, full, empty, tiles,
-                CHUNKS, H_PIECES, PIECES, STAGES, RESIDENT,
+            copy_weights(
+                p_desc, g_desc, blocks, full, empty, tiles, CHANNELS,
+                CHUNKS, H_PIECES, PIECES, STAGES, RESIDENT, 1,
             )  # fmt: skip
         with tlx.async_task(num_warps=1, num_regs=40):
             for turn in range(tiles):
@@ -353,9 +373,9 @@ def _finish(
             if SCALED:
                 g *= tl.load(g_unit + channels, channels < C, 0.0)[None, :]
                 p *= tl.load(p_unit + channels, channels < C, 0.0)[None, :]
-            p = _gated(p, g)
+            p = gated(p, g * _NEGATIVE_LOG2_E)
             at = (row, first)  # pairs past N, and rows past B * N, are dropped
-            left, right = _halves(p)
+            left, right = halves_of(p)
             if SCALED:
                 _put_quarters(out_desc, results, one, other, RESULTS, left, at, channel)
                 channel += CHANNELS // 2
@@ -470,7 +490,7 @@ def _multiply_pairs(
         tlx.barrier_arrive(empty[before])
         if row < ROW:  # else the rows are the next batch's
             at = (batch * ROW + row,)
-            left, right = _halves(acc)
+            left, right = halves_of(acc)
             if PARTS == 2:
                 put(c_desc, c_buffers, PART, 1, left, at, column, False)
                 put(c_desc, c_buffers, PART, 1, right, at, column + BLOCK_N // 2, False)
@@ -481,16 +501,10 @@ def _multiply_pairs(
 
 
 @triton.jit
-def _halves(x):
-    """The left and the right half of the columns."""
-    return tl.split(tl.permute(tl.reshape(x, (x.shape[0], 2, x.shape[1] // 2)), (0, 2, 1)))
-
-
-@triton.jit
 def _put_quarters(
     desc, buffers, one: tl.constexpr, other: tl.constexpr, COUNT: tl.constexpr, half, at, column
 ):  # fmt: skip
-    left, right = _halves(half)
+    left, right = halves_of(half)
     put(desc, buffers, one, COUNT, left, at, column, False)
     put(desc, buffers, other, COUNT, right, at, column + half.shape[1] // 2, False)
 
