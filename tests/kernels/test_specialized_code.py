@@ -171,7 +171,7 @@ def test_turns() -> None:
 
 
 @pytest.mark.parametrize(("columns", "width", "stages", "help"), [
-    ("", 256, 3, 2), ("ab", 256, 3, 0), ("b", 128, 5, 0),
+    ("", 256, 4, 2), ("ab", 256, 4, 0), ("b", 128, 6, 0),
 ])  # fmt: skip
 def test_tiles_that_two_programs_share(columns: str, width: int, stages: int, help: int) -> None:
     box = f"{width},64" if "b" in columns else f"64,{width}"

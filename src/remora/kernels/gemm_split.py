@@ -52,21 +52,23 @@ def gemm_split(
     a_buffers = tlx.local_alloc((64, 64), tlx.dtype_of(a_desc), STAGES * 2)
     b_buffers = tlx.local_alloc(B_SHAPE, tlx.dtype_of(b_desc), STAGES)
     c_buffers = tlx.local_alloc((64, _PART), tlx.dtype_of(c_desc), 2)
-    sums = tlx.local_alloc((64 * _PART,), tl.float32, PARTS)
+    # What is given lies where two stages were that are done with first.
+    sums = tlx.local_alloc((64 * _PART,), tl.float32, STAGES * PARTS // 2, reuse=b_buffers)
     full = tlx.alloc_barriers(STAGES, 1)
     empty = tlx.alloc_barriers(STAGES, 2)
     given = tlx.alloc_barriers(PARTS, 1)
+    room = tlx.alloc_barriers(1, 2)  # in the other program
     with tlx.async_tasks():
         with tlx.async_task("default"):
             _consume(
                 c_desc, scale_a, scale_b, args, partials, flags, a_buffers, b_buffers, c_buffers,
-                sums, full, empty, given, M, N, K, helped, helpers, 0, BLOCK_N, STAGES,
+                sums, full, empty, given, room, M, N, K, helped, helpers, 0, BLOCK_N, STAGES,
                 A_BY_COLUMN, B_BY_COLUMN, HELP, EPILOGUE, INDEX,
             )  # fmt: skip
         with tlx.async_task(num_warps=4, num_regs=232):
             _consume(
                 c_desc, scale_a, scale_b, args, partials, flags, a_buffers, b_buffers, c_buffers,
-                sums, full, empty, given, M, N, K, helped, helpers, 1, BLOCK_N, STAGES,
+                sums, full, empty, given, room, M, N, K, helped, helpers, 1, BLOCK_N, STAGES,
                 A_BY_COLUMN, B_BY_COLUMN, HELP, EPILOGUE, INDEX,
             )  # fmt: skip
         with tlx.async_task(num_warps=1, num_regs=40):
@@ -157,10 +159,14 @@ def _produce(
 
 @triton.jit
 def _multiply(
-    a_buffers, b_buffers, full, empty, steps, step, ME: tl.constexpr, BLOCK_N: tl.constexpr,
-    STAGES: tl.constexpr, A_BY_COLUMN: tl.constexpr, B_BY_COLUMN: tl.constexpr,
+    a_buffers, b_buffers, full, empty, room, half, steps, step, ME: tl.constexpr,
+    BLOCK_N: tl.constexpr, STAGES: tl.constexpr, A_BY_COLUMN: tl.constexpr,
+    B_BY_COLUMN: tl.constexpr,
 ):  # fmt: skip
-    """The sum over some steps of K, a product in flight while the next one is issued."""
+    """The sum over some steps of K, a product in flight while the next one is issued.
+
+    The other program of a tile is told when the stages are done with where its sums are to be.
+    """
     # ptxas lets products fly over the end of a loop that surely runs.
     tl.assume(steps > 0)
     acc = tl.zeros((64, BLOCK_N), tl.float32)
@@ -175,17 +181,38 @@ def _multiply(
         acc = tlx.async_dot_wait(1, acc)
         if i > 0:
             tlx.barrier_arrive(empty[before])
+            if i == steps - STAGES + 2:
+                _make_room(room, half)
         before = stage
         step += 1
     acc = tlx.async_dot_wait(0, acc)
     tlx.barrier_arrive(empty[before])
+    if STAGES == 2 or steps < STAGES - 1:
+        _make_room(room, half)
     return acc, step
+
+
+@triton.jit
+def _make_room(room, half):
+    """Tell the other program of a tile, if there is one, that there is room for its sums."""
+    if half < 2:
+        tlx.barrier_arrive(room[0], 1, 1 - half)
+
+
+@triton.jit
+def _place(steps, part, BLOCK_N: tl.constexpr, STAGES: tl.constexpr):
+    """Which of the sums' buffers is for a part, in a program of so many steps.
+
+    The stages that would be filled next hold a half of the parts each.
+    """
+    HALF: tl.constexpr = BLOCK_N // _PART // 2
+    return (steps % STAGES * HALF + part) % (STAGES * HALF)
 
 
 @triton.jit
 def _consume(
     c_desc, scale_a, scale_b, args, partials, flags, a_buffers, b_buffers, c_buffers, sums, full,
-    empty, given, M, N, K, helped, helpers, ME: tl.constexpr, BLOCK_N: tl.constexpr,
+    empty, given, room, M, N, K, helped, helpers, ME: tl.constexpr, BLOCK_N: tl.constexpr,
     STAGES: tl.constexpr, A_BY_COLUMN: tl.constexpr, B_BY_COLUMN: tl.constexpr,
     HELP: tl.constexpr, EPILOGUE: tl.constexpr, INDEX: tl.constexpr,
 ):  # fmt: skip
@@ -199,18 +226,22 @@ def _consume(
     for tile in range(begin, begin + count):
         row, column, first, last = _part(tile, half, M, K, helped, BLOCK_N)
         acc, step = _multiply(
-            a_buffers, b_buffers, full, empty, last - first, step, ME, BLOCK_N, STAGES,
+            a_buffers, b_buffers, full, empty, room, half, last - first, step, ME, BLOCK_N, STAGES,
             A_BY_COLUMN, B_BY_COLUMN,
         )  # fmt: skip
         if half == ME:
             _put(
-                c_desc, acc, partials, flags, tile, c_buffers, sums, given, row + ME * 64, column,
-                M, N, scale_a, scale_b, args, ME, HELP, EPILOGUE, INDEX,
+                c_desc, acc, partials, flags, tile, c_buffers, sums, given, last - first,
+                row + ME * 64, column, M, N, scale_a, scale_b, args, ME, STAGES, HELP, EPILOGUE,
+                INDEX,
             )  # fmt: skip
         elif half == 1 - ME:
+            _, _, begin_there, end_there = _part(tile, 1 - half, M, K, helped, BLOCK_N)
+            tlx.barrier_wait(room[0], 0)
             parts = columns_of(acc, PARTS)
             for i in tl.static_range(PARTS):
-                give(parts[i], sums[i], 1 - half, given[i])
+                place = _place(end_there - begin_there, i, BLOCK_N, STAGES)
+                give(parts[i], sums[place], 1 - half, given[i])
         elif HELP > 0:
             give_partial(acc, partials, tile, ME)
             raise_flag(flags, tile, ME)
@@ -218,9 +249,9 @@ def _consume(
 
 @triton.jit
 def _put(
-    c_desc, acc, partials, flags, tile, c_buffers, sums, given, row, column, M, N,
-    scale_a, scale_b, args, ME: tl.constexpr, HELP: tl.constexpr, EPILOGUE: tl.constexpr,
-    INDEX: tl.constexpr,
+    c_desc, acc, partials, flags, tile, c_buffers, sums, given, steps, row, column, M, N,
+    scale_a, scale_b, args, ME: tl.constexpr, STAGES: tl.constexpr, HELP: tl.constexpr,
+    EPILOGUE: tl.constexpr, INDEX: tl.constexpr,
 ):  # fmt: skip
     """Add the others' sums, finish and store; the program's other consumer does not."""
     PARTS: tl.constexpr = acc.shape[1] // _PART
@@ -233,7 +264,7 @@ def _put(
         if HELP > 0:
             values = added(values, i, partials, tile, ME, PARTS)
         tlx.barrier_wait(given[i], 0)
-        values += given_to(sums[i])
+        values += given_to(sums[_place(steps, i, acc.shape[1], STAGES)])
         values = finished(values, batch, row, at, M, N, scale_a, scale_b, args, EPILOGUE, INDEX)
         if i >= 2:
             tlx.async_descriptor_store_wait(1)  # the last but one has read its buffer
