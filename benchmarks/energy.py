@@ -16,15 +16,18 @@ from typing import Any
 
 
 class Meter:
-    """Counts of the first GPU."""
+    """Counts of CUDA's first GPU."""
 
     def __init__(self) -> None:
         self.nvml: Any = None
         with suppress(Exception):  # an NVMLError has no common base in old releases
             import pynvml
+            import torch
 
             pynvml.nvmlInit()
-            self.handle = pynvml.nvmlDeviceGetHandleByIndex(0)
+            # The driver counts GPUs that CUDA does not show, too.
+            uuid = torch.cuda.get_device_properties(0).uuid
+            self.handle = pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}")
             pynvml.nvmlDeviceGetTotalEnergyConsumption(self.handle)
             self.nvml = pynvml
 
