@@ -124,7 +124,7 @@ def test_types_that_are_cut_along_k(cases: Any, dtype: str, shape: tuple[int, in
 def split(columns: int = 256, stream_k: bool = False) -> Any:
     from remora.kernels.matmul import Config
 
-    stages = 3 if columns == 256 else 5
+    stages = 4 if columns == 256 else 6
     return Config(128, columns, 64, 8, stages, 4, "split", 1, stream_k=stream_k, keep="a")
 
 

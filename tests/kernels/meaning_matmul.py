@@ -165,15 +165,21 @@ def test_what_does_not_fit() -> None:
     refused("scale_b has to be a torch tensor, it is float", a, a, scale_b=1.0)
 
 
-@pytest.mark.parametrize("by_column", [False, True])
-def test_tiles_that_two_programs_share(by_column: bool) -> None:
-    """Programs and tasks run at the same time: a wait for what nobody does is an error."""
-    m, n, k = (200, 264, 456) if by_column else (104, 520, 200)
+@pytest.mark.parametrize(("by_column", "shape", "stages"), [
+    (False, (104, 520, 200), 2), (True, (200, 264, 456), 3), (False, (104, 136, 72), 4),
+    (False, (104, 136, 328), 4), (False, (104, 136, 1000), 5),
+])  # fmt: skip
+def test_tiles_that_two_programs_share(
+    by_column: bool, shape: tuple[int, int, int], stages: int
+) -> None:
+    """Programs and tasks run at the same time: a wait for what nobody does is an error, and so are
+    sums for a stage that is still in use. Fewer steps than stages, as many, more."""
+    m, n, k = shape
     a = cases.matrix((m, k), "float16", "cpu", by_column=by_column)
     b = cases.matrix((k, n), "float16", "cpu", by_column=by_column)
     product = product_of(a, b, False, None)
     product.c.fill_(float("nan"))
-    config = Config(128, 128, 64, 1, 2, 4, "split", 1)
+    config = Config(128, 128, 64, 1, stages, 4, "split", 1)
     launches.launched(product, config, launches.Extra())
     expected = a.double() @ b.double()
     difference = (product.result.double() - expected).norm()
