@@ -124,7 +124,7 @@ def test_types_that_are_cut_along_k(cases: Any, dtype: str, shape: tuple[int, in
 def split(columns: int = 256, stream_k: bool = False) -> Any:
     from remora.kernels.matmul import Config
 
-    stages = 4 if columns == 256 else 6
+    stages = 3 if columns == 256 else 5
     return Config(128, columns, 64, 8, stages, 4, "split", 1, stream_k=stream_k, keep="a")
 
 
@@ -289,6 +289,33 @@ def test_a_graph(cases: Any) -> None:
         c.fill_(float("nan"))
         graph.replay()
         assert torch.equal(c, expected)
+
+
+@hopper
+@pytest.mark.parametrize("kind", ["stream_k", "split"])
+def test_graphs_beside_each_other(cases: Any, kind: str) -> None:
+    """The products of a graph share flags, which are not those of another graph or of a stream."""
+    from remora.kernels import matmul
+
+    config = configs()["stream_k"] if kind == "stream_k" else split(stream_k=True)
+    a = cases.matrix((128, 4096), "float16", "cuda")
+    b = cases.matrix((4096, 5120), "float16", "cuda")
+    expected = matmul(a, b, config=config)
+    graphs, results = [torch.cuda.CUDAGraph() for _ in range(3)], []
+    for graph in graphs:
+        with torch.cuda.graph(graph):
+            results += [matmul(a, b, config=config) for _ in range(4)]
+    streams = [torch.cuda.Stream() for _ in graphs]
+    for _ in range(5):
+        for c in results:
+            c.fill_(float("nan"))
+        torch.cuda.synchronize()
+        for graph, stream in zip(graphs, streams, strict=True):
+            with torch.cuda.stream(stream):
+                graph.replay()
+        eager = matmul(a, b, config=config)
+        torch.cuda.synchronize()
+        assert all(torch.equal(c, expected) for c in [*results, eager])
 
 
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")

@@ -30,8 +30,8 @@ def of_grouped(config: Config, size: int, out_size: int) -> int:
 
 def of_specialized(config: Config, size: int, out_size: int) -> int:
     """Of kernels whose warps have tasks of their own: the result goes in parts."""
-    if config.schedule == "split":  # stored in parts of 64 columns; what is given lies in stages
-        return _buffers(config, size) + 2 * 64 * 64 * out_size
+    if config.schedule == "split":  # what is given: fp32, and half of it is stored, in parts of 64
+        return _buffers(config, size) + 64 * config.block_n * 4 + 2 * 64 * 64 * out_size
     tiles = 2 if config.schedule == "pingpong" else 1  # one for each consumer
     part = tiles * config.block_m * config.block_n // config.subtiles
     return _buffers(config, size) + part * out_size

@@ -268,7 +268,7 @@ def _shared_tiles(p: Problem, gpu: Gpu) -> Iterator[Config]:
         return
     keep = "a" if p.m <= 128 else ""
     for n in (256, 128):
-        left = _SHARED - 2 * 64 * 64 * p.out_size
+        left = _SHARED - 64 * n * 4 - 2 * 64 * 64 * p.out_size
         stages = min(8, left // ((128 + n) * 64 * p.size))
         tiles = p.tiles(128, n)
         if 2 * tiles <= gpu.units and stages >= 3:

@@ -3,7 +3,7 @@
 For products of few rows, which memory bounds, and the power that is left for it. With tiles of 128
 columns a program copies as much of A as of B out of the second-level cache. Here a tile has 256
 columns, and a program copies half of its rows of A: a quarter less. At the end
-the programs give each other half of the rows' sums, from registers into shared memory.
+the programs give each other the sums of half of the columns, from registers into shared memory.
 
 Where that leaves multiprocessors without work there are helpers: programs that do the last steps
 of K of some tiles, one after the other, and give their sums through memory.
@@ -18,9 +18,9 @@ import triton.language as tl
 
 import remora.tlx as tlx
 from remora.kernels.epilogue import finished
-from remora.kernels.gemm_specialized import copy_block
+from remora.kernels.gemm_specialized import copy_block, hand_over
 from remora.kernels.stream_k import added, give_partial, lower_flag, raise_flag, wait_for_flag
-from remora.kernels.tiles import columns_of
+from remora.kernels.tiles import columns_of, halves_of
 from remora.kernels.warp_group import give, given_to
 
 #: Columns of a part of a tile, which is given and stored by itself; steps of K have as many.
@@ -43,32 +43,28 @@ def gemm_split(
 
     helpers: an even number, each for HELP tiles, of which it does the last ``helped`` steps of 64
     of K; two steps or more are left. partials: fp32, 128 * BLOCK_N for each tile; flags: int32,
-    2 for each, 0, and 0 again afterwards. Without helpers all of these are 0 or None.
+    4 for each, 0, and 0 again afterwards. Without helpers all of these are 0 or None.
     """
     PARTS: tl.constexpr = BLOCK_N // _PART
     B_SHAPE: tl.constexpr = (BLOCK_N, 64) if B_BY_COLUMN else (64, BLOCK_N)
-    _begin(a_desc, b_desc, M, N, K, helped, helpers, BLOCK_N, STAGES, A_BY_COLUMN, B_BY_COLUMN,
-           HELP)  # fmt: skip
     a_buffers = tlx.local_alloc((64, 64), tlx.dtype_of(a_desc), STAGES * 2)
     b_buffers = tlx.local_alloc(B_SHAPE, tlx.dtype_of(b_desc), STAGES)
     c_buffers = tlx.local_alloc((64, _PART), tlx.dtype_of(c_desc), 2)
-    # What is given lies where two stages were that are done with first.
-    sums = tlx.local_alloc((64 * _PART,), tl.float32, STAGES * PARTS // 2, reuse=b_buffers)
+    sums = tlx.local_alloc((64 * _PART,), tl.float32, PARTS)
     full = tlx.alloc_barriers(STAGES, 1)
     empty = tlx.alloc_barriers(STAGES, 2)
     given = tlx.alloc_barriers(PARTS, 1)
-    room = tlx.alloc_barriers(1, 2)  # in the other program
     with tlx.async_tasks():
         with tlx.async_task("default"):
             _consume(
                 c_desc, scale_a, scale_b, args, partials, flags, a_buffers, b_buffers, c_buffers,
-                sums, full, empty, given, room, M, N, K, helped, helpers, 0, BLOCK_N, STAGES,
+                sums, full, empty, given, M, N, K, helped, helpers, 0, BLOCK_N, STAGES,
                 A_BY_COLUMN, B_BY_COLUMN, HELP, EPILOGUE, INDEX,
             )  # fmt: skip
         with tlx.async_task(num_warps=4, num_regs=232):
             _consume(
                 c_desc, scale_a, scale_b, args, partials, flags, a_buffers, b_buffers, c_buffers,
-                sums, full, empty, given, room, M, N, K, helped, helpers, 1, BLOCK_N, STAGES,
+                sums, full, empty, given, M, N, K, helped, helpers, 1, BLOCK_N, STAGES,
                 A_BY_COLUMN, B_BY_COLUMN, HELP, EPILOGUE, INDEX,
             )  # fmt: skip
         with tlx.async_task(num_warps=1, num_regs=40):
@@ -109,24 +105,6 @@ def _part(tile, half, M, K, helped, BLOCK_N: tl.constexpr):
 
 
 @triton.jit
-def _begin(
-    a_desc, b_desc, M, N, K, helped, helpers, BLOCK_N: tl.constexpr, STAGES: tl.constexpr,
-    A_BY_COLUMN: tl.constexpr, B_BY_COLUMN: tl.constexpr, HELP: tl.constexpr,
-):  # fmt: skip
-    """Bring what the first stages hold into the cache, while the programs of a cluster meet."""
-    half, tile, _ = _work(M, N, helpers, BLOCK_N, HELP)
-    row, column, first, _ = _part(tile, half, M, K, helped, BLOCK_N)
-    for i in tl.static_range(STAGES):
-        k = (first + i) * 64
-        tlx.async_descriptor_prefetch_tensor(
-            b_desc, (column, k) if B_BY_COLUMN else (k, column), eviction_policy=""
-        )
-        for part in tl.static_range(2):
-            at = row + part * 64
-            tlx.async_descriptor_prefetch_tensor(a_desc, (k, at) if A_BY_COLUMN else (at, k))
-
-
-@triton.jit
 def _produce(
     a_desc, b_desc, a_buffers, b_buffers, full, empty, M, N, K, helped, helpers,
     BLOCK_N: tl.constexpr, STAGES: tl.constexpr, A_BY_COLUMN: tl.constexpr,
@@ -159,14 +137,10 @@ def _produce(
 
 @triton.jit
 def _multiply(
-    a_buffers, b_buffers, full, empty, room, half, steps, step, ME: tl.constexpr,
-    BLOCK_N: tl.constexpr, STAGES: tl.constexpr, A_BY_COLUMN: tl.constexpr,
-    B_BY_COLUMN: tl.constexpr,
+    a_buffers, b_buffers, full, empty, steps, step, ME: tl.constexpr, BLOCK_N: tl.constexpr,
+    STAGES: tl.constexpr, A_BY_COLUMN: tl.constexpr, B_BY_COLUMN: tl.constexpr,
 ):  # fmt: skip
-    """The sum over some steps of K, a product in flight while the next one is issued.
-
-    The other program of a tile is told when the stages are done with where its sums are to be.
-    """
+    """The sum over some steps of K, a product in flight while the next one is issued."""
     # ptxas lets products fly over the end of a loop that surely runs.
     tl.assume(steps > 0)
     acc = tl.zeros((64, BLOCK_N), tl.float32)
@@ -181,96 +155,71 @@ def _multiply(
         acc = tlx.async_dot_wait(1, acc)
         if i > 0:
             tlx.barrier_arrive(empty[before])
-            if i == steps - STAGES + 2:
-                _make_room(room, half)
         before = stage
         step += 1
     acc = tlx.async_dot_wait(0, acc)
     tlx.barrier_arrive(empty[before])
-    if STAGES == 2 or steps < STAGES - 1:
-        _make_room(room, half)
     return acc, step
-
-
-@triton.jit
-def _make_room(room, half):
-    """Tell the other program of a tile, if there is one, that there is room for its sums."""
-    if half < 2:
-        tlx.barrier_arrive(room[0], 1, 1 - half)
-
-
-@triton.jit
-def _place(steps, part, BLOCK_N: tl.constexpr, STAGES: tl.constexpr):
-    """Which of the sums' buffers is for a part, in a program of so many steps.
-
-    The stages that would be filled next hold a half of the parts each.
-    """
-    HALF: tl.constexpr = BLOCK_N // _PART // 2
-    return (steps % STAGES * HALF + part) % (STAGES * HALF)
 
 
 @triton.jit
 def _consume(
     c_desc, scale_a, scale_b, args, partials, flags, a_buffers, b_buffers, c_buffers, sums, full,
-    empty, given, room, M, N, K, helped, helpers, ME: tl.constexpr, BLOCK_N: tl.constexpr,
+    empty, given, M, N, K, helped, helpers, ME: tl.constexpr, BLOCK_N: tl.constexpr,
     STAGES: tl.constexpr, A_BY_COLUMN: tl.constexpr, B_BY_COLUMN: tl.constexpr,
     HELP: tl.constexpr, EPILOGUE: tl.constexpr, INDEX: tl.constexpr,
 ):  # fmt: skip
-    """Multiply 64 of a tile's rows; in the program whose half is ME's, finish and store them."""
-    PARTS: tl.constexpr = BLOCK_N // _PART
+    """Multiply 64 of a tile's rows; finish and store half of their columns, give the others."""
+    HALF: tl.constexpr = BLOCK_N // _PART // 2
     half, begin, count = _work(M, N, helpers, BLOCK_N, HELP)
-    if half == ME:
-        for i in tl.static_range(PARTS):
-            tlx.barrier_expect_bytes(given[i], 64 * _PART * 4)
+    if half < 2:
+        for i in tl.static_range(HALF):
+            tlx.barrier_expect_bytes(given[ME * HALF + i], 64 * _PART * 4)
     step = 0
     for tile in range(begin, begin + count):
         row, column, first, last = _part(tile, half, M, K, helped, BLOCK_N)
         acc, step = _multiply(
-            a_buffers, b_buffers, full, empty, room, half, last - first, step, ME, BLOCK_N, STAGES,
+            a_buffers, b_buffers, full, empty, last - first, step, ME, BLOCK_N, STAGES,
             A_BY_COLUMN, B_BY_COLUMN,
         )  # fmt: skip
-        if half == ME:
+        if half < 2:
+            left, right = halves_of(acc)
+            parts = columns_of(tl.where(half == 0, right, left), HALF)
+            for i in tl.static_range(HALF):
+                give(parts[i], sums[ME * HALF + i], 1 - half, given[ME * HALF + i])
             _put(
-                c_desc, acc, partials, flags, tile, c_buffers, sums, given, last - first,
-                row + ME * 64, column, M, N, scale_a, scale_b, args, ME, STAGES, HELP, EPILOGUE,
-                INDEX,
+                c_desc, tl.where(half == 0, left, right), half, partials, flags, tile,
+                c_buffers[ME], sums, given, row + ME * 64, column + half * (BLOCK_N // 2), M, N,
+                scale_a, scale_b, args, ME, HELP, EPILOGUE, INDEX,
             )  # fmt: skip
-        elif half == 1 - ME:
-            _, _, begin_there, end_there = _part(tile, 1 - half, M, K, helped, BLOCK_N)
-            tlx.barrier_wait(room[0], 0)
-            parts = columns_of(acc, PARTS)
-            for i in tl.static_range(PARTS):
-                place = _place(end_there - begin_there, i, BLOCK_N, STAGES)
-                give(parts[i], sums[place], 1 - half, given[i])
         elif HELP > 0:
             give_partial(acc, partials, tile, ME)
-            raise_flag(flags, tile, ME)
+            for other in tl.static_range(2):
+                raise_flag(flags, tile * 2 + other, ME)
 
 
 @triton.jit
 def _put(
-    c_desc, acc, partials, flags, tile, c_buffers, sums, given, steps, row, column, M, N,
-    scale_a, scale_b, args, ME: tl.constexpr, STAGES: tl.constexpr, HELP: tl.constexpr,
-    EPILOGUE: tl.constexpr, INDEX: tl.constexpr,
+    c_desc, acc, half, partials, flags, tile, buffer, sums, given, row, column, M, N,
+    scale_a, scale_b, args, ME: tl.constexpr, HELP: tl.constexpr, EPILOGUE: tl.constexpr,
+    INDEX: tl.constexpr,
 ):  # fmt: skip
-    """Add the others' sums, finish and store; the program's other consumer does not."""
-    PARTS: tl.constexpr = acc.shape[1] // _PART
+    """Add the others' sums, the helper's first: they have long been there; finish and store."""
+    HALF: tl.constexpr = acc.shape[1] // _PART
     batch = tl.program_id(1)  # there is one
+    parts = columns_of(acc, HALF)
     if HELP > 0:
-        wait_for_flag(flags, tile, ME)
-    parts = columns_of(acc, PARTS)
-    for i in tl.static_range(PARTS):
-        at, values = column + i * _PART, parts[i]
-        if HELP > 0:
-            values = added(values, i, partials, tile, ME, PARTS)
-        tlx.barrier_wait(given[i], 0)
-        values += given_to(sums[_place(steps, i, acc.shape[1], STAGES)])
+        wait_for_flag(flags, tile * 2 + half, ME)
+        first = added(parts[0], half * HALF, partials, tile, ME, 2 * HALF)
+        if HALF == 1:
+            parts = (first,)
+        else:
+            parts = (first, added(parts[1], half * HALF + 1, partials, tile, ME, 2 * HALF))
+        lower_flag(flags, tile * 2 + half, ME)
+    for i in tl.static_range(HALF):
+        tlx.barrier_wait(given[ME * HALF + i], 0)
+        values = parts[i] + given_to(sums[ME * HALF + i])
+        at = column + i * _PART
         values = finished(values, batch, row, at, M, N, scale_a, scale_b, args, EPILOGUE, INDEX)
-        if i >= 2:
-            tlx.async_descriptor_store_wait(1)  # the last but one has read its buffer
-        tlx.local_store(c_buffers[i % 2], values.to(tlx.dtype_of(c_desc)))
-        tlx.fence_async_shared()
-        tlx.async_descriptor_store(c_desc, c_buffers[i % 2], [row, at])
-    if HELP > 0:
-        lower_flag(flags, tile, ME)
+        hand_over(c_desc, buffer, values, batch, row, at)
     tlx.async_descriptor_store_wait(0)

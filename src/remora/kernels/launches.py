@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
@@ -226,7 +227,7 @@ def split(product: Product, config: Config, extra: Extra) -> Launch:
     }  # fmt: skip
 
     def launch(a: Any, b: Any, c: Any, extra: Extra) -> None:
-        room = _workspace(c.device, tiles, 128 * config.block_n) if each else (None, None)
+        room = _workspace(c.device, tiles * 2, 64 * config.block_n) if each else (None, None)
         gemm_split[grid](
             a_desc(a), b_desc(b), c_desc(c), extra.scale_a, extra.scale_b, extra.args, *room,
             **given,
@@ -324,21 +325,38 @@ def launched(product: Product, config: Config, extra: Extra) -> Launch:
             return launch
 
 
-_FLAGS: dict[tuple[Any, int], Any] = {}
+#: For each stream: the capture of a graph that they are for, and flags.
+_FLAGS: dict[tuple[Any, int, bool], tuple[int, Any]] = {}
 
 
 def _workspace(device: Any, programs: int, elements: int) -> tuple[Any, Any]:
     """Room for the sums that programs give to others, and for their flags, which are down.
 
-    The kernel lowers each flag that it raises: one set serves all launches of a stream.
+    The kernel lowers each flag that it raises: one set serves all launches of a stream, and one
+    those of a graph that are captured on a stream: the graph may run beside that stream.
     """
     import torch
 
     partials = torch.empty(programs * elements, dtype=torch.float32, device=device)
-    if torch.cuda.is_current_stream_capturing():
-        # A graph may run beside the stream that it was captured on.
-        return partials, torch.zeros(2 * programs, dtype=torch.int32, device=device)
-    key = device, torch.cuda.current_stream(device).cuda_stream
-    if key not in _FLAGS or _FLAGS[key].numel() < 2 * programs:
-        _FLAGS[key] = torch.zeros(2 * programs, dtype=torch.int32, device=device)
-    return partials, _FLAGS[key]
+    stream = torch.cuda.current_stream(device).cuda_stream
+    capturing = torch.cuda.is_current_stream_capturing()
+    capture = _capture_on(stream) if capturing else 0
+    known, flags = _FLAGS.get((device, stream, capturing), (capture, None))
+    if known != capture or flags is None or flags.numel() < 2 * programs:
+        flags = torch.zeros(2 * programs, dtype=torch.int32, device=device)
+        # A graph lowers them at its beginning, so that nobody has to keep them after the capture.
+        _FLAGS[device, stream, capturing] = capture, flags
+    return partials, flags
+
+
+def _capture_on(stream: int) -> int:
+    """The number of the capture that a stream takes part in."""
+    status, number = ctypes.c_int(), ctypes.c_uint64()
+    # PyTorch does not say. The name has stood for these parameters since CUDA 11.3.
+    ask = ctypes.CDLL("libcuda.so.1").cuStreamGetCaptureInfo_v2
+    error = ask(
+        ctypes.c_void_p(stream), ctypes.byref(status), ctypes.byref(number), None, None, None
+    )
+    if error:
+        raise RuntimeError(f"cuStreamGetCaptureInfo: error {error}")
+    return number.value
