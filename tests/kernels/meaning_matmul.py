@@ -172,8 +172,10 @@ def test_what_does_not_fit() -> None:
 def test_tiles_that_two_programs_share(
     by_column: bool, shape: tuple[int, int, int], stages: int
 ) -> None:
-    """Programs and tasks run at the same time: a wait for what nobody does is an error, and so are
-    sums for a stage that is still in use. Fewer steps than stages, as many, more."""
+    """Programs and tasks run at the same time: a wait for what nobody does is an error.
+
+    Fewer steps than stages, as many, more.
+    """
     m, n, k = shape
     a = cases.matrix((m, k), "float16", "cpu", by_column=by_column)
     b = cases.matrix((k, n), "float16", "cpu", by_column=by_column)
