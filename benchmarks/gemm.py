@@ -107,6 +107,18 @@ SUITES = {
         Case(8192, 28672, 4096, "bfloat16", fused="bias, gelu"),
     ],
     "small": [Case(n, n, n) for n in (512, 1024, 2048, 4096)],
+    "uneven": [Case(4096, 4096, 512), Case(65536, 256, 1024), Case(4095, 4095, 4095)],
+    # Of models' layers: weights are stored by output. Rows: tokens.
+    "decode": [
+        Case(m, n, k, orders=BY_COLUMN)
+        for n, k in ((4096, 4096), (8192, 8192), (16384, 16384), (28672, 4096), (4096, 14336))
+        for m in (1, 8, 16, 32, 64)
+    ],
+    "prefill": [
+        Case(m, n, k, orders=BY_COLUMN)
+        for n, k in ((6144, 4096), (28672, 4096), (4096, 14336))
+        for m in (512, 2048)
+    ],
 }
 
 

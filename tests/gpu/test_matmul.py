@@ -179,6 +179,36 @@ def test_tiles_that_two_programs_share_with_more(cases: Any, stream_k: bool) -> 
 
 
 @hopper
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("share", [1, 2, 4, 8])
+@pytest.mark.parametrize("rows", [16, 32, 64])
+def test_few_rows(cases: Any, rows: int, share: int, dtype: str) -> None:
+    """Several tiles for each program, K shared by a cluster, scales, an epilogue."""
+    from remora.errors import KernelArgumentError
+    from remora.kernels import matmul
+
+    size = getattr(torch, dtype).itemsize
+    depth = 128 // size
+    columns = 64 if rows == 64 and share > 2 else 128
+    config = replace(split(), block_m=rows, block_n=columns, block_k=depth, schedule="narrow",
+                     cluster=(share, 1), stream_k=False, keep="")  # fmt: skip
+    for m, n, k in ((1, 16, 8 * depth), (rows, 8208, 4096 // size), (rows - 3, 25600, 2064)):
+        a = cases.matrix((m, k), dtype, "cuda")
+        b = cases.matrix((k, n), dtype, "cuda", by_column=size != 2 or k < 2000)
+        first = cases.agrees(a, b, config=config)
+        assert torch.equal(first, cases.agrees(a, b, times=3, config=config))
+    scale, bias = torch.rand(n, device="cuda") + 0.5, torch.randn(n, device="cuda")
+    residual = torch.randn(m, n, device="cuda")
+    sums = a.double() @ b.double() * scale.double() * 0.125 + bias
+    sums = torch.nn.functional.gelu(sums) + residual
+    arguments = (bias, residual, n, cases.tl.constexpr(0.125))
+    cases.agrees(a, b, sums, config=config, scale_b=scale, epilogue=cases.bias_gelu_residual,
+                 epilogue_args=arguments, out_dtype=torch.float32, tolerance=1e-3)  # fmt: skip
+    with pytest.raises(KernelArgumentError, match="products of 65 rows"):
+        matmul(a[:1].expand(65, k).contiguous(), b, config=config)
+
+
+@hopper
 @pytest.mark.parametrize("name", ["pipelined", "cooperative", "cluster 2x1", "late, stream_k"])
 def test_batches(cases: Any, name: str) -> None:
     cases.in_batches(200, 264, 136, "cuda", ("float16",), config=configs()[name])

@@ -179,3 +179,27 @@ def test_tiles_that_two_programs_share(by_column: bool) -> None:
     difference = (product.result.double() - expected).norm()
     assert difference <= 1e-3 * expected.norm()
     assert torch.isfinite(product.result).all()
+
+
+@pytest.mark.parametrize(("dtype", "rows", "columns", "share", "by_column"), [
+    ("float16", 16, 64, 2, True),
+    ("float16", 32, 128, 4, False),
+    ("int8", 16, 64, 2, True),
+    ("bfloat16", 64, 64, 1, True),
+])  # fmt: skip
+def test_few_rows(
+    monkeypatch: pytest.MonkeyPatch, dtype: str, rows: int, columns: int, share: int,
+    by_column: bool,
+) -> None:  # fmt: skip
+    """By programs that share K, or have several tiles each; more of K than the stages hold."""
+    device = types.SimpleNamespace(multi_processor_count=2)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: device)
+    for m in (1, rows - 3):
+        a = cases.matrix((m, 720), dtype, "cpu")
+        b = cases.matrix((720, 208), dtype, "cpu", by_column=by_column)
+        config = Config(rows, columns, 64, 1, 2, 4, "narrow", cluster=(share, 1))
+        row = torch.rand(208) + 0.5
+        expected = (a.double() @ b.double()) * row.double()
+        cases.agrees(
+            a, b, expected, tolerance=1e-3, config=config, scale_b=row, out_dtype=torch.float32
+        )

@@ -22,8 +22,9 @@ class Config:
     0: as the device has multiprocessors. late_store: a tile is stored during the first
     products of the next one, where the copy engine stores it. ``"split"``: of Hopper too, for
     few rows of 16-bit elements: two programs share a tile, half of K each; stream_k: programs
-    that would have no tile do a part of K. ``"blackwell"``: tasks with
-    sums in tensor memory; a cluster of (2, 1) is two CTAs that share their tiles.
+    that would have no tile do a part of K. ``"narrow"``: of Hopper, for at most 64 rows: block_m
+    is 16, 32 or 64; cluster[0] programs share a tile, a part of K each. ``"blackwell"``: tasks
+    with sums in tensor memory; a cluster of (2, 1) is two CTAs that share their tiles.
     keep: "a" or "b": that operand is to leave the second-level cache last, the other one first.
     turn: every other tile of a program is multiplied from the end of K, of which what it has
     in common with the tile before is still in that cache.
@@ -54,6 +55,13 @@ class Config:
                 problem = '"split" takes tiles of 128 x 128 or 256, and 64 of K'
             elif self.cluster != (1, 1) or self.late_store or self.turn:
                 problem = '"split" has clusters of its own, no late_store, no turn'
+        elif self.schedule == "narrow":
+            if self.block_m not in (16, 32, 64) or self.block_n not in (64, 128):
+                problem = '"narrow" takes tiles of 16, 32 or 64 rows, 64 or 128 columns'
+            elif self.cluster not in ((1, 1), (2, 1), (4, 1), (8, 1)):
+                problem = f'"narrow" takes clusters of (1, 2, 4 or 8, 1), not {self.cluster}'
+            elif self.stream_k or self.late_store or self.turn or self.keep:
+                problem = '"narrow" has no stream_k, late_store, keep or turn'
         elif self.schedule not in ("pipelined", "cooperative", "pingpong"):
             problem = f"there is no schedule {self.schedule!r}"
         elif self.schedule != "pipelined" and self.subtiles not in (1, 2, 4):

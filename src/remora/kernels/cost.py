@@ -144,6 +144,8 @@ def count(problem: Problem, config: Config, gpu: Gpu = H200) -> Counts:
     p, c = problem, config
     if c.schedule == "split":
         return _count_split(p, c, gpu)
+    if c.schedule == "narrow":
+        return _count_narrow(p, c, gpu)
     high, wide = c.cluster
     rows = math.ceil(p.m / (c.block_m * high)) * high
     columns = math.ceil(p.n / (c.block_n * wide)) * wide
@@ -219,6 +221,22 @@ def _count_split(p: Problem, c: Config, gpu: Gpu) -> Counts:
     )  # fmt: skip
 
 
+def _count_narrow(p: Problem, c: Config, gpu: Gpu) -> Counts:
+    """What a product of few rows costs, whose tiles' K programs share."""
+    share, tiles, steps = c.cluster[0], p.tiles(c.block_m, c.block_n), math.ceil(p.k / c.block_k)
+    stage = (c.block_m + c.block_n) * c.block_k * p.size
+    shared = tiles * steps * 2 * stage  # written, and read by the matrix unit
+    multiply = c.block_m * c.block_n * c.block_k * p.size / 4096
+    step = max(multiply, 2 * stage / 128, stage / gpu.unit_l2)
+    rounds = math.ceil(tiles * share / gpu.units)
+    written = p.m * p.n * p.out_size
+    return Counts(
+        rounds * math.ceil(steps / share) * step, 1500 + 1500 * (share > 1),
+        tiles * steps * multiply * 4096, shared, tiles * steps * stage + written,
+        (p.m + p.n) * p.k * p.size + written,
+    )  # fmt: skip
+
+
 def _programs(p: Problem, c: Config, gpu: Gpu) -> int:
     """Programs that run at a time; warps with tasks of their own take a multiprocessor."""
     if c.schedule != "pipelined":
@@ -278,6 +296,24 @@ def _shared_tiles(p: Problem, gpu: Gpu) -> Iterator[Config]:
             yield Config(128, n, 64, 8, stages, 4, "split", stream_k=helped, keep=keep)
 
 
+def _few_rows(p: Problem, gpu: Gpu) -> Iterator[Config]:
+    """Configurations for at most 64 rows, where all that counts is how B is read."""
+    if p.m > 64 or p.batch > 1 or p.orders[0] != "row":
+        return
+    rows = next(n for n in (16, 32, 64) if p.m <= n)
+    for n in (64, 128):
+        for share in (1, 2, 4, 8):
+            depth = 256 // p.size if p.k * p.size >= 512 * share else 128 // p.size
+            # Sums of other programs; 64 columns of the result, which are laid out anew.
+            left = _SHARED - (share - 1) * n * rows * 4 - 64 * rows * min(p.out_size, 4)
+            stages = min(12, left // ((rows + n) * depth * p.size))
+            # Clusters of 4 and 8 leave some multiprocessors idle (``_clusters_at_a_time``).
+            room = gpu.units if share <= 2 else 0.9 * gpu.units
+            crowded = share > 1 and p.tiles(rows, n) * share > room
+            if stages >= 3 and not crowded and math.ceil(p.k / depth) >= share:
+                yield Config(rows, n, depth, 1, stages, 4, "narrow", cluster=(share, 1))
+
+
 def _all(problem: Problem, gpu: Gpu) -> Iterator[Config]:
     """Every configuration that the kernels take."""
     depth = 128 // problem.size
@@ -291,9 +327,12 @@ def _all(problem: Problem, gpu: Gpu) -> Iterator[Config]:
                 yield Config(m, n, depth, group, 3, warps)
         return
     yield from _shared_tiles(problem, gpu)
+    yield from _few_rows(problem, gpu)
     for schedule, m, n in _TILES:
         cooperative = schedule == "cooperative"
-        subtiles = 4 if problem.epilogue else 2
+        # Sums of 4 bytes that wait to be stored would not fit into registers beside the next ones.
+        wide = problem.out_size > 2
+        subtiles = 4 if problem.epilogue or wide else 2
         result = m * (1 if cooperative else 2) * n // subtiles * problem.out_size
         stages = min(8, (_SHARED - result) // ((m + n) * depth * problem.size))
         if stages < 3:
@@ -313,6 +352,8 @@ def _all(problem: Problem, gpu: Gpu) -> Iterator[Config]:
                 if not cooperative:
                     continue
                 yield replace(config, stream_k=True)
-                if problem.tiles(m, n) > gpu.units:  # a next tile, during which to store
+                if (
+                    problem.tiles(m, n) > gpu.units and not wide
+                ):  # a next tile, during which to store
                     # Of tiles that are cut as well none was the fastest on an H200.
                     yield replace(config, late_store=True, subtiles=4, turn=True)

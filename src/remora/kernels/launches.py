@@ -15,6 +15,7 @@ from remora.errors import KernelArgumentError
 from remora.kernels.config import Config
 from remora.kernels.cost import helpers_of
 from remora.kernels.gemm_blackwell import gemm_blackwell
+from remora.kernels.gemm_narrow import gemm_narrow
 from remora.kernels.gemm_specialized import gemm_specialized
 from remora.kernels.gemm_split import gemm_split
 from remora.kernels.operands import Operand, Product
@@ -235,6 +236,45 @@ def split(product: Product, config: Config, extra: Extra) -> Launch:
     return launch
 
 
+def narrow(product: Product, config: Config, extra: Extra) -> Launch:
+    """The launch of the kernel for few rows, which programs of a cluster cut along K.
+
+    Raises:
+        KernelArgumentError: it cannot take the operands.
+    """
+    check_described(product)
+    a, b, c = product.a, product.b, product.c
+    share = config.cluster[0]
+    steps = parts_of(product.k, config.block_k)
+    if a.by_column or product.batches > 1 or product.m > config.block_m or steps < share:
+        raise KernelArgumentError(
+            f"{product.batches} products of {product.m} rows, K of {product.k}",
+            where=_WHERE,
+            hint=f"schedule='narrow' takes one of at most {config.block_m} rows, a stored by rows, "
+            f"and {share} steps of {config.block_k} of K or more",
+        )
+    a_desc = _descriptor_of(a, config.block_m, config.block_k)
+    b_desc = _descriptor_of(b, config.block_k, config.block_n)
+    tiles = parts_of(product.n, config.block_n)
+    clusters = tiles if share > 1 else _even(tiles, _multiprocessors(c.device))
+    grid = (clusters * share,)
+    _, stride_cm, stride_cn = product.c_strides()
+    given = {
+        "M": product.m, "N": product.n, "K": product.k, "stride_cm": stride_cm,
+        "stride_cn": stride_cn, "BLOCK_M": config.block_m, "BLOCK_N": config.block_n,
+        "BLOCK_K": config.block_k, "STAGES": config.stages, "B_BY_COLUMN": b.by_column,
+        "ACC": product.accumulator, "SHARE": share, "EPILOGUE": extra.epilogue,
+        "INDEX": product.index, "num_warps": 4, "ctas_per_cga": (share, 1, 1),
+    }  # fmt: skip
+
+    def launch(a: Any, b: Any, c: Any, extra: Extra) -> None:
+        gemm_narrow[grid](
+            a_desc(a), b_desc(b), c, extra.scale_a, extra.scale_b, extra.args, **given
+        )
+
+    return launch
+
+
 def blackwell(product: Product, config: Config, extra: Extra) -> Launch:
     """The launch of the kernel for Blackwell; a cluster of (2, 1) is a pair.
 
@@ -311,7 +351,8 @@ def launched(product: Product, config: Config, extra: Extra) -> Launch:
     # Scales, what an epilogue loads, and what the copy engine does not store, go through shared
     # memory.
     may_be_less = extra != Extra() or not product.c_described
-    prepare = {"blackwell": blackwell, "split": split}.get(config.schedule, specialized)
+    own = {"blackwell": blackwell, "split": split, "narrow": narrow}
+    prepare = own.get(config.schedule, specialized)
     while True:
         launch = prepare(product, config, extra)
         try:

@@ -271,7 +271,11 @@ def _check_schedule(given: Config | None, target: Any) -> None:
     """Refuse a schedule that the target has no kernel for."""
     if given is None or given.schedule == "pipelined":
         return
-    there = {90: ("cooperative", "pingpong", "split"), 100: ("blackwell",), 103: ("blackwell",)}
+    there = {
+        90: ("cooperative", "pingpong", "split", "narrow"),
+        100: ("blackwell",),
+        103: ("blackwell",),
+    }
     schedules = there.get(target.arch, ())
     if given.schedule not in schedules:
         raise KernelArgumentError(
