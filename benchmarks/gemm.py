@@ -100,7 +100,8 @@ SUITES = {
     "orders": [
         Case(*CUBE, orders=(a, b))
         for a, b in (("row", "column"), ("column", "row"), ("column", "column"))
-    ],
+    ]
+    + [Case(*CUBE, "float32"), Case(*CUBE, "float32", orders=("column", "row"))],
     "batched": [Case(1024, 1024, 1024, batch=64), Case(2048, 128, 2048, batch=64)],
     "epilogue": [
         Case(*CUBE, fused="bias, gelu"),

@@ -27,7 +27,8 @@ class Config:
     with sums in tensor memory; a cluster of (2, 1) is two CTAs that share their tiles.
     keep: "a" or "b": that operand is to leave the second-level cache last, the other one first.
     turn: every other tile of a program is multiplied from the end of K, of which what it has
-    in common with the tile before is still in that cache.
+    in common with the tile before is still in that cache. copies: operands that the copy engine or
+    the matrix unit does not take as they lie are copied first, instead of refused.
     """
 
     block_m: int
@@ -44,6 +45,7 @@ class Config:
     late_store: bool = False
     keep: str = ""
     turn: bool = False
+    copies: bool = False
 
     def __post_init__(self) -> None:
         problem = None
@@ -70,10 +72,11 @@ class Config:
             problem = f"cluster is {self.cluster}: powers of two with a product of at most 8"
         elif self.schedule == "pipelined" and (
             self.cluster != (1, 1)
-            or self.stream_k or self.late_store or self.keep or self.turn
+            or self.stream_k or self.late_store or self.keep or self.turn or self.copies
         ):  # fmt: skip
             problem = (
-                "clusters, stream_k, late_store, keep and turn need warps with tasks of their own"
+                "clusters, stream_k, late_store, keep, turn and copies need warps with tasks of "
+                "their own"
             )
         elif self.schedule == "pingpong" and self.stream_k:
             problem = "stream_k needs consumers that share a tile"

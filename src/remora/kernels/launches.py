@@ -13,12 +13,13 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from remora.errors import KernelArgumentError
 from remora.kernels.config import Config
+from remora.kernels.copies import with_aligned_rows
 from remora.kernels.cost import helpers_of
 from remora.kernels.gemm_blackwell import gemm_blackwell
 from remora.kernels.gemm_narrow import gemm_narrow
 from remora.kernels.gemm_specialized import gemm_specialized
 from remora.kernels.gemm_split import gemm_split
-from remora.kernels.operands import Operand, Product
+from remora.kernels.operands import Operand, Product, operand_of
 
 _WHERE = "remora.kernels.matmul"
 
@@ -76,6 +77,17 @@ def pipelined(kernel: Any, product: Product, config: Config, extra: Extra) -> La
 WGMMA_TURNS, TCGEN05_TURNS = (2,), (1, 2)
 
 
+def _is_turned(operand: Operand, name: str) -> bool:
+    """Whether K is not what is contiguous of a or b."""
+    return operand.by_column == (name == "a")
+
+
+def _needs_a_copy(operand: Operand, name: str) -> bool:
+    """Whether ``check_described`` refuses an operand on Hopper."""
+    size = operand.tensor.element_size()
+    return operand.described is None or (_is_turned(operand, name) and size not in WGMMA_TURNS)
+
+
 def check_described(product: Product, turned: tuple[int, ...] = WGMMA_TURNS) -> None:
     """Refuse operands that the kernels whose warps have tasks of their own cannot take.
 
@@ -93,7 +105,7 @@ def check_described(product: Product, turned: tuple[int, ...] = WGMMA_TURNS) -> 
                 "begin at one; or use another schedule",
             )
     for name, along_k, x in (("a", "rows", product.a), ("b", "columns", product.b)):
-        if x.tensor.element_size() not in turned and x.by_column == (name == "a"):
+        if _is_turned(x, name) and x.tensor.element_size() not in turned:
             raise KernelArgumentError(
                 f"{name} is of {x.tensor.dtype} and its {along_k} are not contiguous",
                 where=_WHERE,
@@ -346,8 +358,28 @@ def _clusters_at_a_time(device: int, size: int) -> int:
     return int(utilities.cuOccupancyMaxActiveClusters(kernel.function, shared, size))
 
 
+def _of_copies(product: Product, config: Config, extra: Extra) -> Launch:
+    """Launch a product of copies, of those operands that need one."""
+    needed = [_needs_a_copy(product.a, "a"), _needs_a_copy(product.b, "b")]
+
+    def copied(a: Any, b: Any) -> tuple[Any, Any]:
+        a = with_aligned_rows(a) if needed[0] else a
+        return a, with_aligned_rows(b.mT).mT if needed[1] else b
+
+    a, b = copied(product.a.tensor, product.b.tensor)
+    like = replace(product, a=operand_of(a), b=operand_of(b))
+    inner = launched(like, replace(config, copies=False), extra)
+
+    def launch(a: Any, b: Any, c: Any, extra: Extra) -> None:
+        inner(*copied(a, b), c, extra)
+
+    return launch
+
+
 def launched(product: Product, config: Config, extra: Extra) -> Launch:
     """Launch what its schedule asks for, with as many stages as fit; what was launched."""
+    if config.copies:
+        return _of_copies(product, config, extra)
     # Scales, what an epilogue loads, and what the copy engine does not store, go through shared
     # memory.
     may_be_less = extra != Extra() or not product.c_described
