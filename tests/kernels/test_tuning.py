@@ -349,6 +349,9 @@ def test_the_table() -> None:
         assert asdict(config).keys() == asdict(CONFIG).keys()
     bf16 = problem(*SHAPES[0], dtype="bfloat16", out_dtype="bfloat16")
     assert tuning.choose(bf16, H200) == tuning.choose(problem(*SHAPES[0]), H200)
+    other = problem(*SHAPES[3], orders=("column", "row"), epilogue="gelu")
+    assert tuning.choose(other, H200) == tuning.choose(problem(*SHAPES[3]), H200)
+    assert not tuning.choose(replace(other, described=False), H200).late_store
     assert not tuning._table(replace(H200, name="another"))
 
 

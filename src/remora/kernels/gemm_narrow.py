@@ -15,7 +15,12 @@ import triton.language as tl
 import remora.tlx as tlx
 from remora.kernels.epilogue import finished, store
 from remora.kernels.gemm_specialized import copy_block
-from remora.kernels.warp_group import give, given_to
+from remora.kernels.warp_group import (
+    give,
+    given_to,
+    let_next_kernel_begin,
+    wait_for_kernels_before,
+)
 
 
 @tlx.jit(do_not_specialize=["M"])
@@ -79,6 +84,8 @@ def _produce(
     """Copy all of A and the program's columns of B, stage by stage. B is read once."""
     BYTES: tl.constexpr = (BLOCK_M + BLOCK_N) * BLOCK_K * tlx.size_of(tlx.dtype_of(a_desc))
     cluster, clusters, tiles, _, first, last = _work(N, K, BLOCK_N, BLOCK_K, SHARE)
+    let_next_kernel_begin()
+    wait_for_kernels_before()
     step = 0
     for tile in range(cluster, tiles, clusters):
         for i in range(first, last):
@@ -108,6 +115,7 @@ def _consume(
     if SHARE > 1:
         if rank == 0:
             tlx.barrier_expect_bytes(given[0], (SHARE - 1) * BLOCK_N * BLOCK_M * 4)
+    wait_for_kernels_before()
     step = 0
     for tile in range(cluster, tiles, clusters):
         tl.assume(last > first)

@@ -277,6 +277,7 @@ def narrow(product: Product, config: Config, extra: Extra) -> Launch:
         "BLOCK_K": config.block_k, "STAGES": config.stages, "B_BY_COLUMN": b.by_column,
         "ACC": product.accumulator, "SHARE": share, "EPILOGUE": extra.epilogue,
         "INDEX": product.index, "num_warps": 4, "ctas_per_cga": (share, 1, 1),
+        "launch_pdl": config.group_m == 2,
     }  # fmt: skip
 
     def launch(a: Any, b: Any, c: Any, extra: Extra) -> None:
