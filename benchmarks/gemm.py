@@ -118,7 +118,7 @@ SUITES = {
     "prefill": [
         Case(m, n, k, orders=BY_COLUMN)
         for n, k in ((6144, 4096), (28672, 4096), (4096, 14336))
-        for m in (512, 2048)
+        for m in (128, 512, 2048)
     ],
 }
 

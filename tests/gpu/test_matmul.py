@@ -204,8 +204,11 @@ def test_few_rows(cases: Any, rows: int, share: int, dtype: str) -> None:
     arguments = (bias, residual, n, cases.tl.constexpr(0.125))
     cases.agrees(a, b, sums, config=config, scale_b=scale, epilogue=cases.bias_gelu_residual,
                  epilogue_args=arguments, out_dtype=torch.float32, tolerance=1e-3)  # fmt: skip
-    with pytest.raises(KernelArgumentError, match="products of 65 rows"):
-        matmul(a[:1].expand(65, k).contiguous(), b, config=config)
+    cases.agrees(cases.matrix((200, 1040), dtype, "cuda"),
+                 cases.matrix((1040, 400), dtype, "cuda", by_column=True), times=2,
+                 config=replace(config, block_k=64 // size))  # fmt: skip
+    with pytest.raises(KernelArgumentError, match="products with K of"):
+        matmul(a[:, :depth], b[:depth], config=replace(config, cluster=(2, 1)))
 
 
 @hopper

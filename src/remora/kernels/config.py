@@ -22,13 +22,14 @@ class Config:
     0: as the device has multiprocessors. late_store: a tile is stored during the first
     products of the next one, where the copy engine stores it. ``"split"``: of Hopper too, for
     few rows of 16-bit elements: two programs share a tile, half of K each; stream_k: programs
-    that would have no tile do a part of K. ``"narrow"``: of Hopper, for at most 64 rows: block_m
-    is 16, 32 or 64; cluster[0] programs share a tile, a part of K each. ``"blackwell"``: tasks
+    that would have no tile do a part of K. ``"narrow"``: of Hopper, for few rows or
+    tiles; cluster[0] programs share a tile, a part of K each. ``"blackwell"``: tasks
     with sums in tensor memory; a cluster of (2, 1) is two CTAs that share their tiles.
     keep: "a" or "b": that operand is to leave the second-level cache last, the other one first.
     turn: every other tile of a program is multiplied from the end of K, of which what it has
     in common with the tile before is still in that cache. copies: operands that the copy engine or
-    the matrix unit does not take as they lie are copied first, instead of refused.
+    the matrix unit does not take as they lie are copied first, instead of refused. early: the
+    kernel is launched while the one before it ends.
     """
 
     block_m: int
@@ -46,6 +47,7 @@ class Config:
     keep: str = ""
     turn: bool = False
     copies: bool = False
+    early: bool = False
 
     def __post_init__(self) -> None:
         problem = None
@@ -58,12 +60,12 @@ class Config:
             elif self.cluster != (1, 1) or self.late_store or self.turn:
                 problem = '"split" has clusters of its own, no late_store, no turn'
         elif self.schedule == "narrow":
-            if self.block_m not in (16, 32, 64) or self.block_n not in (64, 128):
-                problem = '"narrow" takes tiles of 16, 32 or 64 rows, 64 or 128 columns'
+            if self.block_m not in (16, 32, 64, 128) or self.block_n not in (64, 128):
+                problem = '"narrow" takes tiles of 16, 32, 64 or 128 rows, 64 or 128 columns'
             elif self.cluster not in ((1, 1), (2, 1), (4, 1), (8, 1)):
                 problem = f'"narrow" takes clusters of (1, 2, 4 or 8, 1), not {self.cluster}'
-            elif self.stream_k or self.late_store or self.turn or self.keep:
-                problem = '"narrow" has no stream_k, late_store, keep or turn'
+            elif self.stream_k or self.late_store or self.turn:
+                problem = '"narrow" has no stream_k, late_store or turn'
         elif self.schedule not in ("pipelined", "cooperative", "pingpong"):
             problem = f"there is no schedule {self.schedule!r}"
         elif self.schedule != "pipelined" and self.subtiles not in (1, 2, 4):
@@ -72,11 +74,12 @@ class Config:
             problem = f"cluster is {self.cluster}: powers of two with a product of at most 8"
         elif self.schedule == "pipelined" and (
             self.cluster != (1, 1)
-            or self.stream_k or self.late_store or self.keep or self.turn or self.copies
+            or self.stream_k or self.late_store or self.keep or self.turn
+            or self.copies or self.early
         ):  # fmt: skip
             problem = (
-                "clusters, stream_k, late_store, keep, turn and copies need warps with tasks of "
-                "their own"
+                "clusters, stream_k, late_store, keep, turn, copies and early need warps with "
+                "tasks of their own"
             )
         elif self.schedule == "pingpong" and self.stream_k:
             problem = "stream_k needs consumers that share a tile"

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import product
 
 from remora.kernels.config import Config
 
@@ -70,9 +71,9 @@ class Gpu:
     """What the count needs to know of a GPU.
 
     units: multiprocessors. clock: cycles a second where power does not limit it. memory, l2:
-    bytes a second. unit_l2: bytes a cycle from L2 into one multiprocessor; partial: of sums that
-    one program gives to another. cache: bytes of L2
-    that hold operands. watts: the power limit, less what an idle chip takes.
+    bytes a second. unit_l2: bytes a cycle from L2 into one multiprocessor; latency: cycles
+    until a copy has come; partial: bytes a cycle of sums that one program gives to another.
+    cache: bytes of L2 that hold operands. watts: the power limit, less what an idle chip takes.
     per_*: joules for an operation of 16-bit operands, or for a byte.
     """
 
@@ -81,6 +82,7 @@ class Gpu:
     memory: float = 4.3e12
     l2: float = 10e12
     unit_l2: float = 64
+    latency: float = 1400
     partial: float = 12
     cache: float = 30e6
     watts: float = 585
@@ -227,11 +229,12 @@ def _count_narrow(p: Problem, c: Config, gpu: Gpu) -> Counts:
     stage = (c.block_m + c.block_n) * c.block_k * p.size
     shared = tiles * steps * 2 * stage  # written, and read by the matrix unit
     multiply = c.block_m * c.block_n * c.block_k * p.size / 4096
-    step = max(multiply, 2 * stage / 128, stage / gpu.unit_l2)
+    # Two stages are not under way: one is multiplied, the one before has just been.
+    step = max(multiply, 2 * stage / 128, stage / gpu.unit_l2, gpu.latency / (c.stages - 2))
     rounds = math.ceil(tiles * share / gpu.units)
     written = p.m * p.n * p.out_size
     return Counts(
-        rounds * math.ceil(steps / share) * step, 1500 + 1500 * (share > 1),
+        rounds * math.ceil(steps / share) * step, 1500 + 300 * (share > 1),
         tiles * steps * multiply * 4096, shared, tiles * steps * stage + written,
         (p.m + p.n) * p.k * p.size + written,
     )  # fmt: skip
@@ -296,22 +299,27 @@ def _shared_tiles(p: Problem, gpu: Gpu) -> Iterator[Config]:
             yield Config(128, n, 64, 8, stages, 4, "split", stream_k=helped, keep=keep)
 
 
-def _few_rows(p: Problem, gpu: Gpu) -> Iterator[Config]:
-    """Configurations for at most 64 rows, where all that counts is how B is read."""
-    if p.m > 64 or p.batch > 1 or p.orders[0] != "row":
+def _narrow(p: Problem, gpu: Gpu) -> Iterator[Config]:
+    """Configurations for few rows or few tiles, where all that counts is how B is read."""
+    if p.batch > 1 or p.m * p.n > 128 * 128 * gpu.units:
         return
-    rows = next(n for n in (16, 32, 64) if p.m <= n)
-    for n in (64, 128):
-        for share in (1, 2, 4, 8):
-            depth = 256 // p.size if p.k * p.size >= 512 * share else 128 // p.size
-            # Sums of other programs; 64 columns of the result, which are laid out anew.
-            left = _SHARED - (share - 1) * n * rows * 4 - 64 * rows * min(p.out_size, 4)
-            stages = min(12, left // ((rows + n) * depth * p.size))
-            # Clusters of 4 and 8 leave some multiprocessors idle (``_clusters_at_a_time``).
-            room = gpu.units if share <= 2 else 0.9 * gpu.units
-            crowded = share > 1 and p.tiles(rows, n) * share > room
-            if stages >= 3 and not crowded and math.ceil(p.k / depth) >= share:
-                yield Config(rows, n, depth, 1, stages, 4, "narrow", cluster=(share, 1))
+    least = min(128, max(16, 2 ** math.ceil(math.log2(p.m))))
+    for m, n, share in product(sorted({least, min(least, 64)}), (64, 128), (1, 2, 4, 8)):
+        # Clusters of 4 and 8 leave some multiprocessors idle (``_clusters_at_a_time``).
+        room = gpu.units if share <= 2 else 0.9 * gpu.units
+        if share > 1 and p.tiles(m, n) * share > room:
+            continue
+        # Sums of other programs; 64 columns of the result, which are laid out anew.
+        left = _SHARED - (share - 1) * n * m * 4 - 64 * m * min(p.out_size, 4)
+        for size in (256, 128):  # bytes of a row: few steps, but six that are under way at least
+            depth = size // p.size
+            stages = min(12, left // ((m + n) * size))
+            if stages >= (6 if size == 256 else 4) and math.ceil(p.k / depth) >= share:
+                yield Config(
+                    m, n, depth, 1, stages, 4, "narrow", cluster=(share, 1),
+                    keep="a" if p.m <= m else "", early=True,
+                )  # fmt: skip
+                break
 
 
 def _all(problem: Problem, gpu: Gpu) -> Iterator[Config]:
@@ -327,7 +335,7 @@ def _all(problem: Problem, gpu: Gpu) -> Iterator[Config]:
                 yield Config(m, n, depth, group, 3, warps)
         return
     yield from _shared_tiles(problem, gpu)
-    yield from _few_rows(problem, gpu)
+    yield from _narrow(problem, gpu)
     for schedule, m, n in _TILES:
         cooperative = schedule == "cooperative"
         # Sums of 4 bytes that wait to be stored would not fit into registers beside the next ones.

@@ -186,7 +186,7 @@ def specialized(product: Product, config: Config, extra: Extra) -> Launch:
         ACC=product.accumulator, PINGPONG=not cooperative, CLUSTER_M=cluster_m,
         CLUSTER_N=cluster_n, STREAM_K=split_tiles > 0, LATE=config.late_store and described,
         KEEP=config.keep, TURN=config.turn, EPILOGUE=extra.epilogue, INDEX=product.index,
-        num_warps=4, ctas_per_cga=(size, 1, 1),
+        num_warps=4, ctas_per_cga=(size, 1, 1), launch_pdl=config.early,
     )  # fmt: skip
     room = clusters * size, config.block_m * config.block_n
 
@@ -249,7 +249,7 @@ def split(product: Product, config: Config, extra: Extra) -> Launch:
 
 
 def narrow(product: Product, config: Config, extra: Extra) -> Launch:
-    """The launch of the kernel for few rows, which programs of a cluster cut along K.
+    """The launch of the kernel for few rows or tiles, which programs of a cluster cut along K.
 
     Raises:
         KernelArgumentError: it cannot take the operands.
@@ -257,27 +257,25 @@ def narrow(product: Product, config: Config, extra: Extra) -> Launch:
     check_described(product)
     a, b, c = product.a, product.b, product.c
     share = config.cluster[0]
-    steps = parts_of(product.k, config.block_k)
-    if a.by_column or product.batches > 1 or product.m > config.block_m or steps < share:
+    if product.batches > 1 or parts_of(product.k, config.block_k) < share:
         raise KernelArgumentError(
-            f"{product.batches} products of {product.m} rows, K of {product.k}",
+            f"{product.batches} products with K of {product.k}",
             where=_WHERE,
-            hint=f"schedule='narrow' takes one of at most {config.block_m} rows, a stored by rows, "
-            f"and {share} steps of {config.block_k} of K or more",
+            hint=f"schedule='narrow' takes one, with {share} steps of {config.block_k} or more",
         )
     a_desc = _descriptor_of(a, config.block_m, config.block_k)
     b_desc = _descriptor_of(b, config.block_k, config.block_n)
-    tiles = parts_of(product.n, config.block_n)
+    tiles = parts_of(product.m, config.block_m) * parts_of(product.n, config.block_n)
     clusters = tiles if share > 1 else _even(tiles, _multiprocessors(c.device))
     grid = (clusters * share,)
     _, stride_cm, stride_cn = product.c_strides()
     given = {
         "M": product.m, "N": product.n, "K": product.k, "stride_cm": stride_cm,
         "stride_cn": stride_cn, "BLOCK_M": config.block_m, "BLOCK_N": config.block_n,
-        "BLOCK_K": config.block_k, "STAGES": config.stages, "B_BY_COLUMN": b.by_column,
-        "ACC": product.accumulator, "SHARE": share, "EPILOGUE": extra.epilogue,
-        "INDEX": product.index, "num_warps": 4, "ctas_per_cga": (share, 1, 1),
-        "launch_pdl": config.group_m == 2,
+        "BLOCK_K": config.block_k, "STAGES": config.stages, "A_BY_COLUMN": a.by_column,
+        "B_BY_COLUMN": b.by_column, "ACC": product.accumulator, "SHARE": share,
+        "KEEP": config.keep, "EPILOGUE": extra.epilogue, "INDEX": product.index, "num_warps": 4,
+        "ctas_per_cga": (share, 1, 1), "launch_pdl": config.early,
     }  # fmt: skip
 
     def launch(a: Any, b: Any, c: Any, extra: Extra) -> None:
