@@ -138,7 +138,15 @@ class Counts:
 
 def estimate(problem: Problem, config: Config, gpu: Gpu = H200) -> float:
     """Seconds that a product should take."""
-    return count(problem, config, gpu).seconds(gpu)
+    seconds = count(problem, config, gpu).seconds(gpu)
+    return seconds + _copying(problem, gpu) if config.copies else seconds
+
+
+def _copying(p: Problem, gpu: Gpu) -> float:
+    """Seconds for copies of the operands that need one; of both where the problem does not say."""
+    needed = [p.size != 2 and p.orders[0] != "row", p.size != 2 and p.orders[1] != "column"]
+    extents = [n for n, one in zip((p.m, p.n), needed, strict=True) if one or not any(needed)]
+    return sum(4 * p.batch * n * p.k * p.size / gpu.memory + 3e-6 for n in extents)
 
 
 def count(problem: Problem, config: Config, gpu: Gpu = H200) -> Counts:
@@ -159,6 +167,8 @@ def count(problem: Problem, config: Config, gpu: Gpu = H200) -> Counts:
     shared = groups * (64 + c.block_n) * c.block_k * p.size + stage
     multiply = c.block_m * c.block_n * c.block_k * p.size / 4096  # 2048 of 16 bits a cycle
     step = max(multiply, shared / 128, stage / gpu.unit_l2)
+    if not (p.described or c.copies):
+        step *= 5  # element by element: measured 4.5 (fp32, turned) and 6.5 (fp16, odd rows)
     store = c.block_m * c.block_n * p.out_size / 16  # through registers and shared memory
     programs = _programs(p, c, gpu)
     resident = max(1.0, programs / gpu.units)
@@ -333,6 +343,9 @@ def _all(problem: Problem, gpu: Gpu) -> Iterator[Config]:
         ):  # fmt: skip
             for group in groups:
                 yield Config(m, n, depth, group, 3, warps)
+        for config in _all(replace(problem, described=True), gpu) if problem.k else ():
+            if config.schedule != "split":
+                yield replace(config, copies=True)
         return
     yield from _shared_tiles(problem, gpu)
     yield from _narrow(problem, gpu)
@@ -360,8 +373,7 @@ def _all(problem: Problem, gpu: Gpu) -> Iterator[Config]:
                 if not cooperative:
                     continue
                 yield replace(config, stream_k=True)
-                if (
-                    problem.tiles(m, n) > gpu.units and not wide
-                ):  # a next tile, during which to store
+                if problem.tiles(m, n) > gpu.units and not wide:
+                    # There is a next tile, during which to store.
                     # Of tiles that are cut as well none was the fastest on an H200.
                     yield replace(config, late_store=True, subtiles=4, turn=True)

@@ -359,19 +359,25 @@ def _clusters_at_a_time(device: int, size: int) -> int:
 
 def _of_copies(product: Product, config: Config, extra: Extra) -> Launch:
     """Launch a product of copies, of those operands that need one."""
-    needed = [_needs_a_copy(product.a, "a"), _needs_a_copy(product.b, "b")]
+    a, b = product.a.tensor, product.b.tensor
+    of_a = _needs_a_copy(product.a, "a"), a.shape, a.stride()
+    of_b = _needs_a_copy(product.b, "b"), b.mT.shape, b.mT.stride()
 
-    def copied(a: Any, b: Any) -> tuple[Any, Any]:
-        a = with_aligned_rows(a) if needed[0] else a
-        return a, with_aligned_rows(b.mT).mT if needed[1] else b
-
-    a, b = copied(product.a.tensor, product.b.tensor)
-    like = replace(product, a=operand_of(a), b=operand_of(b))
-    inner = launched(like, replace(config, copies=False), extra)
+    def copied(x: Any, needed: bool, shape: Any, stride: Any) -> Any:
+        # A later tensor's memory may be seen in other dimensions.
+        return with_aligned_rows(x.as_strided(shape, stride)) if needed else None
 
     def launch(a: Any, b: Any, c: Any, extra: Extra) -> None:
-        inner(*copied(a, b), c, extra)
+        a_copy, b_copy = copied(a, *of_a), copied(b, *of_b)
+        inner(a if a_copy is None else a_copy, b if b_copy is None else b_copy.mT, c, extra)
 
+    a_copy, b_copy = copied(a, *of_a), copied(b, *of_b)
+    like = replace(
+        product,
+        a=product.a if a_copy is None else operand_of(a_copy),
+        b=product.b if b_copy is None else operand_of(b_copy.mT),
+    )
+    inner = launched(like, replace(config, copies=False), extra)
     return launch
 
 
