@@ -212,6 +212,60 @@ def test_few_rows(cases: Any, rows: int, share: int, dtype: str) -> None:
 
 
 @hopper
+@pytest.mark.parametrize("batch", [(), (3,)])
+@pytest.mark.parametrize(("dtype", "order", "shape"), [
+    ("float16", "row-row", (2049, 1023, 511)), ("bfloat16", "column-column", (777, 1000, 333)),
+    ("float32", "row-row", (512, 1024, 512)), ("float32", "column-row", (300, 264, 520)),
+    ("int8", "column-row", (528, 400, 2064)), ("float8_e4m3fn", "row-column", (300, 520, 1001)),
+])  # fmt: skip
+def test_copies(
+    cases: Any, dtype: str, order: str, shape: tuple[int, int, int], batch: tuple[int, ...]
+) -> None:
+    """Operands that the copy engine or the matrix unit does not take; in a graph too."""
+    from remora.kernels import matmul
+
+    m, n, k = shape
+    by_column = [o == "column" for o in order.split("-")]
+    a = cases.matrix((*batch, m, k), dtype, "cuda", by_column=by_column[0])
+    b = cases.matrix((*batch, k, n), dtype, "cuda", by_column=by_column[1])
+    config = replace(configs()["cooperative"], block_k=128 // a.element_size(), subtiles=4,
+                     stages=3, copies=True)  # fmt: skip
+    for given in (config, replace(config, cluster=(2, 1), early=True), None):
+        cases.agrees(a, b, times=3, config=given)
+    expected = matmul(a, b)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        c = matmul(a, b)
+    c.zero_()
+    graph.replay()
+    assert torch.equal(c, expected)
+
+
+@hopper
+@pytest.mark.parametrize("name", ["cooperative", "pingpong", "cluster 2x1", "late, stream_k"])
+def test_kernels_that_begin_early(cases: Any, name: str) -> None:
+    """Each reads what the one before wrote, in a stream and in a graph."""
+    from remora.kernels import matmul
+
+    config = replace(configs()[name], early=True)
+    a = cases.matrix((512, 512), "float16", "cuda") / 16
+    expected, chain = a, a
+    for _ in range(12):
+        expected = matmul(expected, a, config=configs()[name])
+        chain = matmul(chain, a, config=config)
+    assert torch.equal(chain, expected)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        chain = a
+        for _ in range(12):
+            chain = matmul(chain, a, config=config)
+    for _ in range(20):
+        chain.zero_()
+        graph.replay()
+        assert torch.equal(chain, expected)
+
+
+@hopper
 @pytest.mark.parametrize("name", ["pipelined", "cooperative", "cluster 2x1", "late, stream_k"])
 def test_batches(cases: Any, name: str) -> None:
     cases.in_batches(200, 264, 136, "cuda", ("float16",), config=configs()[name])
