@@ -114,7 +114,8 @@ SUITES = {
         Case(m, n, k, orders=BY_COLUMN)
         for n, k in ((4096, 4096), (8192, 8192), (16384, 16384), (28672, 4096), (4096, 14336))
         for m in (1, 8, 16, 32, 64)
-    ],
+    ]
+    + [Case(16, 8192, 8192), Case(16, 8192, 8192, "float8_e4m3fn", orders=BY_COLUMN)],
     "prefill": [
         Case(m, n, k, orders=BY_COLUMN)
         for n, k in ((6144, 4096), (28672, 4096), (4096, 14336))
