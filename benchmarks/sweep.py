@@ -29,6 +29,7 @@ from typing import Any
 
 import gemm
 import machine
+from energy import Meter
 from gemm import SUITES, Case
 
 from remora.kernels import cost, tuning
@@ -130,8 +131,13 @@ def distinct(pairs: list[tuple[Case, Config]]) -> list[tuple[Case, Config]]:
     return list(found.values())
 
 
-def sweep(case: Case, configs: list[Config], rounds: int, ms: float) -> dict[str, Any]:
-    """One product's rows, the fastest first; ``ratio``: of the library's speed."""
+def sweep(
+    case: Case, configs: list[Config], rounds: int, ms: float, sustained: float, meter: Meter
+) -> dict[str, Any]:
+    """One product's rows, the fastest first; ``ratio``: of the library's speed.
+
+    sustained: milliseconds for which the fastest are measured once more, with their energy.
+    """
     import torch
 
     problem = problem_of(case)
@@ -164,6 +170,9 @@ def sweep(case: Case, configs: list[Config], rounds: int, ms: float) -> dict[str
         for c, s in samples.items() if c
     ]  # fmt: skip
     found.sort(key=lambda row: row["seconds"])
+    for row in found[:4] if sustained else ():
+        call = gemm.remora(case, sets[0], tuning.config_of(row["config"]))
+        row["sustained"] = meter.events(call, sustained)
     library = {"seconds": medians.get(None), "samples": samples.get(None)}
     return {
         "case": asdict(case), "problem": asdict(problem), "rows": found, "cublas": library,
@@ -259,6 +268,46 @@ def fastest(result: dict[str, Any]) -> Iterator[dict[str, Any]]:
         }  # fmt: skip
 
 
+def fit(files: list[Path]) -> None:
+    """Print the energies of ``cost.Gpu`` that fit sweeps best, none of them negative.
+
+    A launch's joules are the idle chip's watts times its time, and so much for each operation
+    and byte. Also how well the model ranks: the place of the fastest in its order.
+    """
+    from itertools import combinations
+
+    import numpy as np
+
+    table, joules, places = [], [], []
+    for file in files:
+        for found in json.loads(file.read_text())["products"]:
+            values = found["problem"] | {"orders": tuple(found["problem"]["orders"])}
+            problem = Problem(**values)
+            configs = [tuning.config_of(row["config"]) for row in found["rows"]]
+            estimates = [cost.estimate(problem, c) for c in configs]
+            best = min(range(len(configs)), key=lambda i: found["rows"][i]["seconds"])
+            places.append(sorted(estimates).index(estimates[best]) + 1)
+            for config, row in zip(configs, found["rows"], strict=True):
+                if "joules" in row.get("sustained", {}):
+                    c = cost.count(problem, config)
+                    seconds = row["sustained"]["ms"] * 1e-3
+                    table.append([seconds, c.flops, c.shared, c.l2, c.memory])
+                    joules.append(row["sustained"]["joules"])
+    names = ("idle watts", "per_flop", "per_shared_byte", "per_l2_byte", "per_memory_byte")
+    values, wanted = np.array(table), np.array(joules)
+    # Each product's error counts alike, whatever its size.
+    scaled = values / wanted[:, None]
+    best_fit: tuple[float, dict[str, float]] = (np.inf, {})
+    for count in range(1, len(names) + 1):
+        for used in combinations(range(len(names)), count):
+            solution, *_ = np.linalg.lstsq(scaled[:, used], np.ones(len(wanted)), rcond=None)
+            error = float(np.sqrt(np.mean((scaled[:, used] @ solution - 1) ** 2)))
+            if (solution >= 0).all() and error < best_fit[0]:
+                best_fit = error, {names[i]: float(s) for i, s in zip(used, solution, strict=True)}
+    print(f"{len(wanted)} launches, relative error {best_fit[0]:.3f}: {best_fit[1]}")
+    print(f"the fastest of each product is at these places of the model: {places}")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, default=Path("sweep.json"))
@@ -267,14 +316,21 @@ def main() -> None:
     parser.add_argument("--configs", type=Path, help="configurations of products, by their names")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--ms", type=float, default=60)
+    parser.add_argument(
+        "--sustained", type=float, default=0, help="ms of the fastest once more, with their energy"
+    )
     parser.add_argument("--processes", type=int, default=16)
     parser.add_argument("--seconds", type=float, help="after so many no new product begins")
     parser.add_argument("--table", nargs="*", type=Path, help="only write the table, from these")
+    parser.add_argument("--fit", nargs="*", type=Path, help="only fit the model's energies")
     parser.add_argument("--passed", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--share", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.table:
         write_table(arguments.table)
+        return
+    if arguments.fit:
+        fit(arguments.fit)
         return
     started = time.perf_counter()
     given = json.loads(arguments.configs.read_text()) if arguments.configs else {}
@@ -296,6 +352,7 @@ def main() -> None:
         print(f"compiled {len(to_compile)} in {time.perf_counter() - started:.1f} s", flush=True)
         lines = [line for file in passed.glob("*.jsonl") for line in file.read_text().splitlines()]
     usable = {tuning.config_of(json.loads(line)) for line in lines}
+    meter = Meter()
     record = machine.record() | {"device": asdict(tuning.this_device())}
     products = []
     for case, configs in wanted.items():
@@ -303,7 +360,9 @@ def main() -> None:
             print(f"{case}: left out, {arguments.seconds:.0f} s are over", flush=True)
             continue
         configs = [c for c in configs if c in usable]
-        products.append(sweep(case, configs, arguments.rounds, arguments.ms))
+        products.append(
+            sweep(case, configs, arguments.rounds, arguments.ms, arguments.sustained, meter)
+        )
         print(summary(products[-1]), flush=True)
         arguments.out.parent.mkdir(parents=True, exist_ok=True)
         arguments.out.write_text(json.dumps(record | {"products": products}, indent=1) + "\n")
