@@ -179,9 +179,11 @@ def test_tiles_that_two_programs_share_with_more(cases: Any, stream_k: bool) -> 
 
 
 @hopper
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("share", [1, 2, 4, 8])
-@pytest.mark.parametrize("rows", [16, 32, 64])
+@pytest.mark.parametrize(("rows", "share", "dtype"), [
+    (16, 1, "float16"), (16, 2, "bfloat16"), (16, 8, "int8"), (32, 2, "float8_e4m3fn"),
+    (32, 4, "float16"), (64, 1, "float32"), (64, 2, "float16"), (64, 8, "float16"),
+    (128, 1, "bfloat16"), (128, 2, "float16"), (128, 2, "float8_e5m2"),
+])  # fmt: skip
 def test_few_rows(cases: Any, rows: int, share: int, dtype: str) -> None:
     """Several tiles for each program, K shared by a cluster, scales, an epilogue."""
     from remora.errors import KernelArgumentError
@@ -191,7 +193,7 @@ def test_few_rows(cases: Any, rows: int, share: int, dtype: str) -> None:
     depth = 128 // size
     columns = 64 if rows == 64 and share > 2 else 128
     config = replace(split(), block_m=rows, block_n=columns, block_k=depth, schedule="narrow",
-                     cluster=(share, 1), stream_k=False, keep="")  # fmt: skip
+                     cluster=(share, 1), keep="a" * (share == 1), early=share == 2)  # fmt: skip
     for m, n, k in ((1, 16, 8 * depth), (rows, 8208, 4096 // size), (rows - 3, 25600, 2064)):
         a = cases.matrix((m, k), dtype, "cuda")
         b = cases.matrix((k, n), dtype, "cuda", by_column=size != 2 or k < 2000)
@@ -203,7 +205,7 @@ def test_few_rows(cases: Any, rows: int, share: int, dtype: str) -> None:
     sums = torch.nn.functional.gelu(sums) + residual
     arguments = (bias, residual, n, cases.tl.constexpr(0.125))
     cases.agrees(a, b, sums, config=config, scale_b=scale, epilogue=cases.bias_gelu_residual,
-                 epilogue_args=arguments, out_dtype=torch.float32, tolerance=1e-3)  # fmt: skip
+                 epilogue_args=arguments, out_dtype=torch.float32, tolerance=5e-3)  # fmt: skip
     cases.agrees(cases.matrix((200, 1040), dtype, "cuda"),
                  cases.matrix((1040, 400), dtype, "cuda", by_column=True), times=2,
                  config=replace(config, block_k=64 // size))  # fmt: skip

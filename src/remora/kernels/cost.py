@@ -102,6 +102,7 @@ class Counts:
     """What a product costs with a configuration.
 
     cycles: of each multiprocessor, in the loops over K; after: before, between and after them.
+    rounds: of tiles, each multiprocessor's; the last one may not be full.
     flops: of 16-bit operands, what is outside of the matrices included; of others as many as
     take the same time. shared, l2, memory: bytes through shared memory, from L2 into
     multiprocessors, and from and to device memory.
@@ -113,6 +114,7 @@ class Counts:
     shared: float
     l2: float
     memory: float
+    rounds: float = 1
 
     def joules(self, gpu: Gpu) -> float:
         """The energy that all of it takes."""
@@ -123,13 +125,21 @@ class Counts:
             + self.memory * gpu.per_memory_byte
         )
 
+    def _at_the_limit(self, gpu: Gpu) -> float:
+        """The time that the power limit asks for: a last round that is not full is no shorter."""
+        round_, full = self.joules(gpu) / gpu.watts / self.rounds, math.floor(self.rounds)
+        last = self.rounds - full
+        if last == 0:
+            return full * round_
+        return full * round_ + max(last * round_, self.cycles / gpu.clock / (full + 1))
+
     def seconds(self, gpu: Gpu) -> float:
         """The time that the slowest of it takes."""
         bounds = (
             self.cycles / gpu.clock,
             self.l2 / gpu.l2,
             self.memory / gpu.memory,
-            self.joules(gpu) / gpu.watts,
+            self._at_the_limit(gpu),
         )
         # A little over the largest, so that of two with the same bound the one wins that has
         # less of the rest.
@@ -172,10 +182,10 @@ def count(problem: Problem, config: Config, gpu: Gpu = H200) -> Counts:
     store = c.block_m * c.block_n * p.out_size / 16  # through registers and shared memory
     programs = _programs(p, c, gpu)
     resident = max(1.0, programs / gpu.units)
-    rounds = tiles / programs
+    exact = rounds = tiles / programs
     after = 2500 + store
     if not c.stream_k:
-        rounds = math.ceil(rounds)
+        rounds = math.ceil(exact)
     elif tiles % programs:
         # Sums go to another program; the one that finishes a tile takes them from all others.
         givers = max(1, math.ceil(programs / tiles) - 1)
@@ -186,12 +196,14 @@ def count(problem: Problem, config: Config, gpu: Gpu = H200) -> Counts:
         # All programs store at a time, and nothing multiplies meanwhile; programs of a cluster
         # also wait for the other's store.
         after += (math.ceil(rounds) - 1) * store * (3 if high * wide > 1 else 1)
+    # Fewer programs may have as many rounds, all of them full (``launches._even``).
+    even = c.stream_k or tiles / math.ceil(exact) >= 0.95 * programs
     written = p.batch * p.m * p.n * p.out_size
     from_l2 = tiles * steps * (c.block_m / wide + c.block_n / high) * c.block_k * p.size
     return Counts(
         rounds * resident * steps * step, after, tiles * steps * multiply * 4096,
         tiles * steps * shared, from_l2 + written,
-        _memory_bytes(p, c, rows, columns, gpu) + written,
+        _memory_bytes(p, c, rows, columns, gpu) + written, 1 if even else exact,
     )  # fmt: skip
 
 
@@ -335,16 +347,19 @@ def _narrow(p: Problem, gpu: Gpu) -> Iterator[Config]:
                 break
 
 
+def _groups(p: Problem, m: int) -> list[int]:
+    """How many rows of tiles to work on together."""
+    return sorted({min(g, 2 ** math.ceil(math.log2(max(p.m / m, 1)))) for g in (4, 8, 16, 32)})
+
+
 def _all(problem: Problem, gpu: Gpu) -> Iterator[Config]:
     """Every configuration that the kernels take."""
     depth = 128 // problem.size
-    rows = problem.m / 128
-    groups = sorted({min(g, 2 ** math.ceil(math.log2(max(rows, 1)))) for g in (4, 8, 16, 32)})
     if not problem.described:
         for m, n, warps in (
             (128, 256, 8), (64, 256, 4), (128, 128, 4), (128, 64, 4), (64, 64, 4),
         ):  # fmt: skip
-            for group in groups:
+            for group in _groups(problem, m):
                 yield Config(m, n, depth, group, 3, warps)
         for config in _all(replace(problem, described=True), gpu) if problem.k else ():
             if config.schedule != "split":
@@ -370,7 +385,7 @@ def _all(problem: Problem, gpu: Gpu) -> Iterator[Config]:
                 continue  # a tile of the cluster's would be outside
             # With one row of tiles B is read once, A by all programs (docs/kernels.md: 2 %).
             keep = "a" if problem.batch * problem.m <= m else ""
-            for group in groups:
+            for group in _groups(problem, m):
                 config = Config(
                     m, n, depth, group, stages, 4, schedule, subtiles, cluster, keep=keep,
                     early=early,
