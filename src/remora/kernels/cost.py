@@ -256,7 +256,7 @@ def _count_narrow(p: Problem, c: Config, gpu: Gpu) -> Counts:
     written = p.m * p.n * p.out_size
     # Few programs do not keep memory busy all the time.
     busy = min(tiles * share / gpu.units, 1) ** 0.1
-    after = 2000 + 0.13 * tile + (share > 1) * (700 + 0.3 * tile) + 300 * (rounds - 1)
+    after = 2000 + 0.13 * tile + (share > 1) * (700 + 0.3 * tile) + 300 * (rounds > 1)
     return Counts(
         rounds * math.ceil(steps / share) * step, after, tiles * steps * multiply * 4096,
         tiles * steps * 2 * stage, tiles * steps * stage + written,
