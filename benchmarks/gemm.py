@@ -100,13 +100,27 @@ SUITES = {
     "orders": [
         Case(*CUBE, orders=(a, b))
         for a, b in (("row", "column"), ("column", "row"), ("column", "column"))
-    ],
+    ]
+    + [Case(*CUBE, "float32"), Case(*CUBE, "float32", orders=("column", "row"))],
     "batched": [Case(1024, 1024, 1024, batch=64), Case(2048, 128, 2048, batch=64)],
     "epilogue": [
         Case(*CUBE, fused="bias, gelu"),
         Case(8192, 28672, 4096, "bfloat16", fused="bias, gelu"),
     ],
     "small": [Case(n, n, n) for n in (512, 1024, 2048, 4096)],
+    "uneven": [Case(4096, 4096, 512), Case(65536, 256, 1024), Case(4095, 4095, 4095)],
+    # Of models' layers: weights are stored by output. Rows: tokens.
+    "decode": [
+        Case(m, n, k, orders=BY_COLUMN)
+        for n, k in ((4096, 4096), (8192, 8192), (16384, 16384), (28672, 4096), (4096, 14336))
+        for m in (1, 8, 16, 32, 64)
+    ]
+    + [Case(16, 8192, 8192), Case(16, 8192, 8192, "float8_e4m3fn", orders=BY_COLUMN)],
+    "prefill": [
+        Case(m, n, k, orders=BY_COLUMN)
+        for n, k in ((6144, 4096), (28672, 4096), (4096, 14336))
+        for m in (128, 512, 2048)
+    ],
 }
 
 

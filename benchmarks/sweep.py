@@ -1,12 +1,15 @@
-"""Times configurations of ``matmul`` on this GPU, for the table that comes with Remora.
+"""Times configurations of ``matmul`` beside cuBLAS on this GPU, for Remora's table.
 
-    python -m benchmarks.sweep --out benchmarks/results/NAME.json
+    python -m benchmarks.sweep --suites decode prefill --out benchmarks/results/NAME.json
     python -m benchmarks.sweep --table benchmarks/results/NAME.json     # without a GPU
 
-Configurations are compiled and checked in processes first, then timed in turn, round after
-round: launches back to back, median over the rounds. The fastest of each product are measured
-once more for longer, with the energy of a launch. --table writes each product's fastest
-configuration into src/remora/kernels/measured.json.
+Products are those of ``benchmarks.gemm``; configurations the model's likeliest, or those of a file
+(--configs: for each product, by its name, a list). They are compiled and checked in processes
+first, then timed in one, beside the library: in turn, there and back, launches back to back for
+--ms; medians over the rounds, of which the first does not count. Products of less than 2e11
+operations are timed by graphs of 20 launches; with few rows B changes from launch to launch, so
+that it comes from memory. --table writes each product's fastest configuration into
+src/remora/kernels/measured.json.
 """
 
 from __future__ import annotations
@@ -19,101 +22,83 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
+import gemm
 import machine
 from energy import Meter
+from gemm import SUITES, Case
 
 from remora.kernels import cost, tuning
 from remora.kernels.config import Config
 from remora.kernels.cost import Problem
 
-ANNOUNCED = [
-    (128, 13312, 16384), (16384, 8192, 8192), (8192, 16384, 8192), (8192, 53248, 8192),
-    (8192, 28672, 4096), (8192, 8192, 8192),
-]  # fmt: skip
-SQUARES = [(n, n, n) for n in (1024, 2048, 4096, 16384)]
-#: Of models' layers, with few tokens and with many.
-LAYERS = [
-    (m, n, k)
-    for n, k in ((6144, 4096), (4096, 4096), (28672, 4096), (4096, 14336))
-    for m in (16, 128, 1024, 4096)
-]
-SUITES = {"announced": ANNOUNCED, "squares": SQUARES, "layers": LAYERS}
 #: What results without a device are of.
 H200 = {"name": "NVIDIA H200", "arch": "cuda:90", "units": 132}
 TABLE = Path(tuning.__file__).with_name("measured.json")
 
 
-def problems(suites: list[str], dtypes: list[str]) -> list[Problem]:
-    """The products of suites; of 8-bit and 32-bit operands B is stored by columns."""
-    found = []
-    for dtype in dtypes:
-        out = {"int8": "int32", "float32": "float32"}.get(dtype, dtype)
-        out = "float16" if "float8" in dtype else out
-        order = "row" if dtype in ("float16", "bfloat16") else "column"
-        found += [
-            Problem(*shape, dtype, out, ("row", order)) for s in suites for shape in SUITES[s]
-        ]
-    return found
+def problem_of(case: Case) -> Problem:
+    """As ``matmul`` sees it."""
+    size = {"float32": 4, "float16": 2, "bfloat16": 2}.get(case.dtype, 1)
+    out = {1: "float16", 2: case.dtype, 4: "float32"}[size]
+    out = "int32" if case.dtype == "int8" else "bfloat16" if "scales" in case.fused else out
+    by_row = [case.orders[0] == "row", case.orders[1] == "row"]
+    contiguous = case.k if by_row[0] else case.m, case.n if by_row[1] else case.k
+    described = all(n * size % 16 == 0 for n in contiguous)
+    described &= size == 2 or by_row == [True, False]
+    return Problem(
+        case.m, case.n, case.k, case.dtype, out, case.orders, described, case.batch, case.fused
+    )  # fmt: skip
 
 
-def configurations(problem: Problem, most: int) -> list[Config]:
-    """More than ``matmul`` would try: the likeliest, each with two orders of tiles."""
-    found = []
-    for config in cost.candidates(problem, most=most):
-        other = 8 if config.group_m != 8 else 16
-        found += [config, replace(config, group_m=other)]
+def configurations(case: Case, most: int, given: dict[str, Any]) -> list[Config]:
+    """What ``matmul`` chooses, and those of a file, or of the model in two orders of tiles."""
+    problem = problem_of(case)
+    found = [tuning.choose(problem, tuning.this_device())]
+    if str(case) in given:
+        found += map(tuning.config_of, given[str(case)])
+    else:
+        for config in cost.candidates(problem, most=most):
+            other = 8 if config.group_m != 8 else 16
+            found += [config, replace(config, group_m=other)][: 1 if most < 8 else 2]
     return list(dict.fromkeys(found))
 
 
-def operands(problem: Problem) -> tuple[Any, Any]:
-    """Random normal matrices."""
-    import torch
-
-    kind = getattr(torch, problem.dtype)
-
-    def matrix(rows: int, columns: int) -> Any:
-        values = torch.randn(rows, columns, device="cuda")
-        return (values * 30).to(kind) if problem.dtype == "int8" else values.to(kind)
-
-    a = matrix(problem.m, problem.k)
-    if problem.orders[1] == "column":
-        return a, matrix(problem.n, problem.k).T
-    return a, matrix(problem.k, problem.n)
-
-
-def compile_share(found: list[tuple[Problem, Config]], share: str, passed: Path) -> None:
+def compile_share(found: list[tuple[Case, Config]], share: str, passed: Path) -> None:
     """Run a part of them on small matrices, so that they are in Triton's cache.
 
     Those that are right are written to a file; one that hangs ends the process.
     """
-    from remora.kernels import matmul
+    import torch
 
     index, of = map(int, share.split("/"))
     mine = sorted(found[index::of], key=lambda pair: pair[1].cluster)
     with (passed / f"{index}.jsonl").open("w") as file:
-        for problem, config in mine:
+        for case, config in mine:
             # As many tiles as leave some over, for what stream-K compiles.
-            small = replace(problem, m=min(problem.m, 2560), n=2560, k=512)
-            a, b = operands(small)
+            m, n, k = (
+                extent if extent <= most else most + extent % 16
+                for extent, most in ((case.m, 2560), (case.n, 2560), (case.k, 1024))
+            )
+            small = replace(case, m=m, n=n, k=k, batch=min(case.batch, 3))
+            given = gemm.operands(small)
             try:
-                result = matmul(a, b, config=config)
+                result = gemm.remora(small, given, config)()
                 wait(config)
             except Exception as error:
-                print(f"{config}: {error}"[:300], flush=True)
+                print(f"{case}: {config}: {error}"[:400], flush=True)
                 continue
-            truth = a.double() @ b.double()
+            truth = gemm.expected(small, given, torch.arange(m, device="cuda"))
             error = ((result.double() - truth).norm() / truth.norm()).item()
             if error < 5e-3:
                 file.write(json.dumps(asdict(config)) + "\n")
                 file.flush()
             else:
-                print(f"{config}: its error is {error}", flush=True)
+                print(f"{case}: {config}: its error is {error}", flush=True)
 
 
 def wait(config: Config) -> None:
@@ -129,86 +114,120 @@ def wait(config: Config) -> None:
             os._exit(1)
 
 
-def compile_all(found: list[tuple[Problem, Config]], processes: int, passed: Path) -> None:
-    """The same by this command in several processes."""
-    started = time.perf_counter()
-    passed.mkdir(parents=True, exist_ok=True)
+def compilers(processes: int, passed: Path) -> list[subprocess.Popen[bytes]]:
+    """Processes that compile a share each, by this command."""
     command = [sys.executable, "-m", "benchmarks.sweep", *sys.argv[1:], "--passed", str(passed)]
-    children = [
-        subprocess.Popen([*command, "--share", f"{i}/{processes}"]) for i in range(processes)
-    ]
-    for child in children:
-        child.wait()
-    print(f"compiled {len(found)} in {time.perf_counter() - started:.1f} s", flush=True)
+    return [subprocess.Popen([*command, "--share", f"{i}/{processes}"]) for i in range(processes)]
 
 
-def distinct(all_problems: list[Problem], most: int) -> list[tuple[Problem, Config]]:
+def distinct(pairs: list[tuple[Case, Config]]) -> list[tuple[Case, Config]]:
     """What has to be compiled: extents that 16 divides all compile alike."""
-    found: dict[Any, tuple[Problem, Config]] = {}
-    for problem in all_problems:
-        for config in configurations(problem, most):
-            found.setdefault((problem.dtype, problem.orders, config), (problem, config))
+    found: dict[Any, tuple[Case, Config]] = {}
+    for case, config in pairs:
+        extents = tuple((n % 16 == 0, n == 1) for n in (case.m, case.n, case.k))
+        extents = extents[config.schedule == "narrow" :]  # whose rows are not specialized
+        kind = case.dtype, case.orders, case.fused, case.batch > 1, extents, config
+        found.setdefault(kind, (case, config))
     return list(found.values())
 
 
 def sweep(
-    problem: Problem, configs: list[Config], rounds: int, seconds: float, meter: Meter
+    case: Case, configs: list[Config], rounds: int, ms: float, sustained: float, meter: Meter
 ) -> dict[str, Any]:
-    """One product's rows, the fastest first."""
+    """One product's rows, the fastest first; ``ratio``: of the library's speed.
+
+    sustained: milliseconds for which the fastest are measured once more, with their energy.
+    """
     import torch
 
-    from remora.kernels import matmul
-
-    a, b = operands(problem)
-    usable = []
-    for config in configs:
+    problem = problem_of(case)
+    sets = [gemm.operands(case)]
+    if case.m <= 64:
+        size = case.n * case.k * sets[0]["b"].element_size()
+        sets += [gemm.operands(case) for _ in range(min(int(2e8 / size), 19))]
+    truth = gemm.expected(case, sets[0], rows := torch.randperm(case.m, device="cuda")[:256])
+    runs: dict[Config | None, Callable[[], float]] = {}
+    errors = {}
+    for config in (None, *configs):
         try:
-            matmul(a, b, config=config)
-            torch.cuda.synchronize()
-            usable.append(config)
+            calls = [
+                gemm.remora(case, given, config) if config else gemm.cublas(case, given)
+                for given in sets
+            ]
+            off = calls[0]()[..., rows, :].double() - truth
+            errors[config] = (off.norm() / truth.norm()).item()
+            runs[config] = timer(calls, ms, together=case.flops < 2e11)
         except Exception as error:
-            print(f"{config}: {error}"[:300], flush=True)
-    timers = {c: tuning.gpu_timer(partial(matmul, a, b, config=c)) for c in usable}
-    samples: dict[Config, list[float]] = {c: [] for c in usable}
-    for _ in range(rounds):
-        for config, timer in timers.items():
-            samples[config].append(timer())
-    rows = [
-        {"config": asdict(c), "seconds": statistics.median(s), "samples": s,
-         "estimate": cost.estimate(problem, c)}
-        for c, s in samples.items()
+            print(f"{case}: {config}: {error}"[:400], flush=True)
+    samples: dict[Config | None, list[float]] = {c: [] for c in runs}
+    for i in range(rounds + 1):
+        for config in list(runs)[:: 1 if i % 2 else -1]:
+            samples[config].append(runs[config]())
+    medians = {c: statistics.median(s[1:]) for c, s in samples.items()}
+    found = [
+        {"config": asdict(c), "seconds": medians[c], "ratio": medians.get(None, 0) / medians[c],
+         "samples": s, "error": errors[c], "estimate": cost.estimate(problem, c)}
+        for c, s in samples.items() if c
     ]  # fmt: skip
-    rows.sort(key=lambda row: row["seconds"])
-    for row in rows[:4] if seconds else ():
-        config = tuning.config_of(row["config"])
-        row["sustained"] = meter.events(partial(matmul, a, b, config=config), seconds * 1e3)
-    library = {}
-    if problem.dtype in ("float16", "bfloat16"):
-        library = {"seconds": tuning.gpu_timer(partial(torch.matmul, a, b))()}
-        if seconds:
-            library["sustained"] = meter.events(partial(torch.matmul, a, b), seconds * 1e3)
-    return {"problem": asdict(problem), "rows": rows, "cublas": library}
+    found.sort(key=lambda row: row["seconds"])
+    for row in found[:4] if sustained else ():
+        call = gemm.remora(case, sets[0], tuning.config_of(row["config"]))
+        row["sustained"] = meter.events(call, sustained)
+    library = {"seconds": medians.get(None), "samples": samples.get(None)}
+    return {
+        "case": asdict(case), "problem": asdict(problem), "rows": found, "cublas": library,
+        "chosen": asdict(configs[0]) if configs else None,
+    }  # fmt: skip
+
+
+def timer(calls: list[Callable[[], Any]], ms: float, *, together: bool) -> Callable[[], float]:
+    """Says how many seconds a call takes, of calls in turn for some milliseconds."""
+    import torch
+
+    number = 0
+
+    def one() -> None:
+        nonlocal number
+        calls[number % len(calls)]()
+        number += 1
+
+    for _ in calls:
+        one()
+    several = 20 if together else 1
+    run = gemm.graph(one, several) if together else one
+
+    def timed(times: int) -> float:
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        for _ in range(times):
+            run()
+        end.record()
+        end.synchronize()
+        return start.elapsed_time(end) * 1e-3 / times
+
+    timed(1)
+    once = timed(2)
+    return lambda: timed(max(1, int(ms * 1e-3 / once))) / several
 
 
 def summary(found: dict[str, Any]) -> str:
-    """The fastest, and what the count says of it."""
+    """What is chosen and the fastest, of the library's speed, and the bytes that must move."""
+    case = Case(**found["case"] | {"orders": tuple(found["case"]["orders"])})
     problem = Problem(**found["problem"])
-    best = min(found["rows"], key=chosen_by)
-    ratio = found["cublas"].get("seconds", float("nan")) / best["seconds"]
-    estimates = sorted(row["estimate"] for row in found["rows"])
-    config = {k: v for k, v in best["config"].items() if v not in (0, False)}
-    return (
-        f"{problem.dtype} {problem.m} x {problem.n} x {problem.k}: {ratio:.3f} of cuBLAS, "
-        f"{problem.flops / best['seconds'] * 1e-12:.1f} TFLOP/s "
-        f"(estimate {problem.flops / best['estimate'] * 1e-12:.0f}, its place "
-        f"{estimates.index(best['estimate']) + 1} of {len(estimates)}) {list(config.values())} "
-        f"{best.get('sustained', {})}"
-    )
-
-
-def chosen_by(row: dict[str, Any]) -> float:
-    """What the table goes by: the longer measurement, where there is one."""
-    return row.get("sustained", {}).get("ms", 1e9), row["seconds"]
+    size = (case.m * case.k + case.k * case.n) * problem.size + case.m * case.n * problem.out_size
+    lines = [f"{case}: cuBLAS {(found['cublas']['seconds'] or 0) * 1e6:.1f} us"]
+    for row in found["rows"]:
+        config = {k: v for k, v in row["config"].items() if v not in (0, False, "")}
+        mark = "*" if row["config"] == found["chosen"] else " "
+        low, high = min(row["samples"][1:]), max(row["samples"][1:])
+        lines.append(
+            f" {mark} {row['ratio']:.3f} {row['seconds'] * 1e6:.1f} us ({low * 1e6:.1f} to "
+            f"{high * 1e6:.1f}) {problem.flops / row['seconds'] * 1e-12:.0f} TFLOP/s "
+            f"{case.batch * size / row['seconds'] * 1e-12:.2f} TB/s, "
+            f"model {row['estimate'] * 1e6:.1f} error {row['error']:.1e} "
+            + " ".join(map(str, config.values()))
+        )
+    return "\n".join(lines)
 
 
 def write_table(files: list[Path]) -> None:
@@ -231,7 +250,9 @@ def write_table(files: list[Path]) -> None:
 def fastest(result: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """The table's rows, from what ``sweep`` wrote, or from rows of named configurations."""
     for found in result.get("products", ()):
-        best = min(found["rows"], key=chosen_by)
+        if found["problem"]["epilogue"]:
+            continue  # the library's function is not the caller's
+        best = min(found["rows"], key=lambda row: row["seconds"])
         yield {
             "problem": found["problem"], "config": best["config"], "seconds": best["seconds"]
         }  # fmt: skip
@@ -291,14 +312,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, default=Path("sweep.json"))
     parser.add_argument("--suites", nargs="*", default=["announced"], choices=SUITES)
-    parser.add_argument("--dtypes", nargs="*", default=["float16"])
     parser.add_argument("--most", type=int, default=16, help="configurations of a product")
+    parser.add_argument("--configs", type=Path, help="configurations of products, by their names")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=0.3, help="with the energy; 0: without")
-    parser.add_argument("--processes", type=int, default=16, help="0: compile later")
+    parser.add_argument("--ms", type=float, default=60)
+    parser.add_argument(
+        "--sustained", type=float, default=0, help="ms of the fastest once more, with their energy"
+    )
+    parser.add_argument("--processes", type=int, default=16)
+    parser.add_argument("--seconds", type=float, help="after so many no new product begins")
     parser.add_argument("--table", nargs="*", type=Path, help="only write the table, from these")
     parser.add_argument("--fit", nargs="*", type=Path, help="only fit the model's energies")
-    parser.add_argument("--passed", type=Path, help="a folder: what ran in the processes")
+    parser.add_argument("--passed", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--share", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.table:
@@ -307,27 +332,40 @@ def main() -> None:
     if arguments.fit:
         fit(arguments.fit)
         return
-    wanted = problems(arguments.suites, arguments.dtypes)
-    to_compile = distinct(wanted, arguments.most)
-    if arguments.share:
-        compile_share(to_compile, arguments.share, arguments.passed)
-        return
+    started = time.perf_counter()
+    given = json.loads(arguments.configs.read_text()) if arguments.configs else {}
     with tempfile.TemporaryDirectory() as folder:
         passed = arguments.passed or Path(folder)
-        if arguments.processes:
-            compile_all(to_compile, arguments.processes, passed)
+        # They import while this process does.
+        children = [] if arguments.share else compilers(arguments.processes, passed)
+        wanted = {
+            case: configurations(case, arguments.most, given)
+            for suite in arguments.suites for case in SUITES[suite]
+            if not given or str(case) in given
+        }  # fmt: skip
+        to_compile = distinct([(case, c) for case, configs in wanted.items() for c in configs])
+        if arguments.share:
+            compile_share(to_compile, arguments.share, arguments.passed)
+            return
+        for child in children:
+            child.wait()
+        print(f"compiled {len(to_compile)} in {time.perf_counter() - started:.1f} s", flush=True)
         lines = [line for file in passed.glob("*.jsonl") for line in file.read_text().splitlines()]
     usable = {tuning.config_of(json.loads(line)) for line in lines}
-    meter, products = Meter(), []
-    for problem in wanted:
-        configs = [c for c in configurations(problem, arguments.most) if c in usable]
-        products.append(sweep(problem, configs, arguments.rounds, arguments.seconds, meter))
+    meter = Meter()
+    record = machine.record() | {"device": asdict(tuning.this_device())}
+    products = []
+    for case, configs in wanted.items():
+        if arguments.seconds and time.perf_counter() - started > arguments.seconds:
+            print(f"{case}: left out, {arguments.seconds:.0f} s are over", flush=True)
+            continue
+        configs = [c for c in configs if c in usable]
+        products.append(
+            sweep(case, configs, arguments.rounds, arguments.ms, arguments.sustained, meter)
+        )
         print(summary(products[-1]), flush=True)
-        result = machine.record() | {
-            "device": asdict(tuning.this_device()), "products": products,
-        }  # fmt: skip
         arguments.out.parent.mkdir(parents=True, exist_ok=True)
-        arguments.out.write_text(json.dumps(result, indent=1) + "\n")
+        arguments.out.write_text(json.dumps(record | {"products": products}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

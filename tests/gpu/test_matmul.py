@@ -179,6 +179,95 @@ def test_tiles_that_two_programs_share_with_more(cases: Any, stream_k: bool) -> 
 
 
 @hopper
+@pytest.mark.parametrize(("rows", "share", "dtype"), [
+    (16, 1, "float16"), (16, 2, "bfloat16"), (16, 8, "int8"), (32, 2, "float8_e4m3fn"),
+    (32, 4, "float16"), (64, 1, "float32"), (64, 2, "float16"), (64, 8, "float16"),
+    (128, 1, "bfloat16"), (128, 2, "float16"), (128, 2, "float8_e5m2"),
+])  # fmt: skip
+def test_few_rows(cases: Any, rows: int, share: int, dtype: str) -> None:
+    """Several tiles for each program, K shared by a cluster, scales, an epilogue."""
+    from remora.errors import KernelArgumentError
+    from remora.kernels import matmul
+
+    size = getattr(torch, dtype).itemsize
+    depth = 128 // size
+    columns = 64 if rows == 64 and share > 2 else 128
+    config = replace(split(), block_m=rows, block_n=columns, block_k=depth, schedule="narrow",
+                     cluster=(share, 1), keep="a" * (share == 1), early=share == 2)  # fmt: skip
+    for m, n, k in ((1, 16, 8 * depth), (rows, 8208, 4096 // size), (rows - 3, 25600, 2064)):
+        a = cases.matrix((m, k), dtype, "cuda")
+        b = cases.matrix((k, n), dtype, "cuda", by_column=size != 2 or k < 2000)
+        first = cases.agrees(a, b, config=config)
+        assert torch.equal(first, cases.agrees(a, b, times=3, config=config))
+    scale, bias = torch.rand(n, device="cuda") + 0.5, torch.randn(n, device="cuda")
+    residual = torch.randn(m, n, device="cuda")
+    sums = a.double() @ b.double() * scale.double() * 0.125 + bias
+    sums = torch.nn.functional.gelu(sums) + residual
+    arguments = (bias, residual, n, cases.tl.constexpr(0.125))
+    cases.agrees(a, b, sums, config=config, scale_b=scale, epilogue=cases.bias_gelu_residual,
+                 epilogue_args=arguments, out_dtype=torch.float32, tolerance=5e-3)  # fmt: skip
+    cases.agrees(cases.matrix((200, 1040), dtype, "cuda"),
+                 cases.matrix((1040, 400), dtype, "cuda", by_column=True), times=2,
+                 config=replace(config, block_k=64 // size))  # fmt: skip
+    with pytest.raises(KernelArgumentError, match="products with K of"):
+        matmul(a[:, :depth], b[:depth], config=replace(config, cluster=(2, 1)))
+
+
+@hopper
+@pytest.mark.parametrize("batch", [(), (3,)])
+@pytest.mark.parametrize(("dtype", "order", "shape"), [
+    ("float16", "row-row", (2049, 1023, 511)), ("bfloat16", "column-column", (777, 1000, 333)),
+    ("float32", "row-row", (512, 1024, 512)), ("float32", "column-row", (300, 264, 520)),
+    ("int8", "column-row", (528, 400, 2064)), ("float8_e4m3fn", "row-column", (300, 520, 1001)),
+])  # fmt: skip
+def test_copies(
+    cases: Any, dtype: str, order: str, shape: tuple[int, int, int], batch: tuple[int, ...]
+) -> None:
+    """Operands that the copy engine or the matrix unit does not take; in a graph too."""
+    from remora.kernels import matmul
+
+    m, n, k = shape
+    by_column = [o == "column" for o in order.split("-")]
+    a = cases.matrix((*batch, m, k), dtype, "cuda", by_column=by_column[0])
+    b = cases.matrix((*batch, k, n), dtype, "cuda", by_column=by_column[1])
+    config = replace(configs()["cooperative"], block_k=128 // a.element_size(), subtiles=4,
+                     stages=3, copies=True)  # fmt: skip
+    for given in (config, replace(config, cluster=(2, 1), early=True), None):
+        cases.agrees(a, b, times=3, config=given)
+    expected = matmul(a, b)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        c = matmul(a, b)
+    c.zero_()
+    graph.replay()
+    assert torch.equal(c, expected)
+
+
+@hopper
+@pytest.mark.parametrize("name", ["cooperative", "pingpong", "cluster 2x1", "late, stream_k"])
+def test_kernels_that_begin_early(cases: Any, name: str) -> None:
+    """Each reads what the one before wrote, in a stream and in a graph."""
+    from remora.kernels import matmul
+
+    config = replace(configs()[name], early=True)
+    a = cases.matrix((512, 512), "float16", "cuda") / 16
+    expected, chain = a, a
+    for _ in range(12):
+        expected = matmul(expected, a, config=configs()[name])
+        chain = matmul(chain, a, config=config)
+    assert torch.equal(chain, expected)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        chain = a
+        for _ in range(12):
+            chain = matmul(chain, a, config=config)
+    for _ in range(20):
+        chain.zero_()
+        graph.replay()
+        assert torch.equal(chain, expected)
+
+
+@hopper
 @pytest.mark.parametrize("name", ["pipelined", "cooperative", "cluster 2x1", "late, stream_k"])
 def test_batches(cases: Any, name: str) -> None:
     cases.in_batches(200, 264, 136, "cuda", ("float16",), config=configs()[name])

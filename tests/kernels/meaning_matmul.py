@@ -187,3 +187,52 @@ def test_tiles_that_two_programs_share(
     difference = (product.result.double() - expected).norm()
     assert difference <= 1e-3 * expected.norm()
     assert torch.isfinite(product.result).all()
+
+
+@pytest.mark.parametrize(("dtype", "rows", "columns", "share", "by_column"), [
+    ("float16", 16, 64, 2, True),
+    ("float16", 32, 128, 4, False),
+    ("int8", 16, 64, 2, True),
+    ("bfloat16", 64, 64, 1, True),
+])  # fmt: skip
+def test_few_rows(
+    monkeypatch: pytest.MonkeyPatch, dtype: str, rows: int, columns: int, share: int,
+    by_column: bool,
+) -> None:  # fmt: skip
+    """By programs that share K, or have several tiles each; more of K than the stages hold."""
+    device = types.SimpleNamespace(multi_processor_count=2)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: device)
+    for m in (1, rows - 3):
+        a = cases.matrix((m, 720), dtype, "cpu")
+        b = cases.matrix((720, 208), dtype, "cpu", by_column=by_column)
+        config = Config(rows, columns, 64, 1, 2, 4, "narrow", cluster=(share, 1))
+        row = torch.rand(208) + 0.5
+        expected = (a.double() @ b.double()) * row.double()
+        cases.agrees(
+            a, b, expected, tolerance=1e-3, config=config, scale_b=row, out_dtype=torch.float32
+        )
+
+
+@pytest.mark.parametrize(("dtype", "a_by_column", "b_by_column", "batch"), [
+    ("float16", False, False, 1), ("bfloat16", True, True, 2), ("int8", True, False, 1),
+    ("float32", False, False, 2), ("float32", False, True, 1),
+])  # fmt: skip
+def test_copies(
+    monkeypatch: pytest.MonkeyPatch, dtype: str, a_by_column: bool, b_by_column: bool, batch: int
+) -> None:
+    """Operands that the copy engine, or the matrix unit, does not take."""
+    device = types.SimpleNamespace(multi_processor_count=4)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: device)
+    m, n, k = (131, 72, 101) if dtype != "int8" else (128, 80, 96)
+    a = cases.matrix((batch * m, k), dtype, "cpu", by_column=a_by_column)
+    b = cases.matrix((k, n), dtype, "cpu", by_column=b_by_column)
+    size = a.element_size()
+    config = Config(128, 128, 128 // size, 4, 2, 4, "cooperative", 2)
+    if dtype != "float32" or not b_by_column:
+        refused("a|b", a, b, config=config)
+    if batch > 1:
+        a = a.reshape(batch, m, k)
+        if b_by_column:  # matrices that are not one below the other
+            a = a.transpose(0, 1).contiguous().transpose(0, 1)
+    copied = Config(**{**vars(config), "copies": True})
+    cases.agrees(a, b, times=2, config=copied)

@@ -32,6 +32,9 @@ def of_specialized(config: Config, size: int, out_size: int) -> int:
     """Of kernels whose warps have tasks of their own: the result goes in parts."""
     if config.schedule == "split":  # what is given: fp32, and half of it is stored, in parts of 64
         return _buffers(config, size) + 64 * config.block_n * 4 + 2 * 64 * 64 * out_size
+    if config.schedule == "narrow":  # what other programs give, and 64 columns, laid out anew
+        sums = (config.cluster[0] - 1) * config.block_m * config.block_n * 4
+        return _buffers(config, size) + sums + config.block_m * 64 * min(out_size, 4)
     tiles = 2 if config.schedule == "pingpong" else 1  # one for each consumer
     part = tiles * config.block_m * config.block_n // config.subtiles
     return _buffers(config, size) + part * out_size

@@ -15,6 +15,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 import counters
 import gemm
 import roofline
+import sweep
 from gemm import Case, Contestant
 
 #: In the place of a Python that measures: what it does depends on the product's rows.
@@ -167,3 +168,37 @@ def test_counters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
     with pytest.raises(SystemExit, match="triangle: ncu is not installed"):
         counters.main()
+
+
+def test_sweeps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Products as ``matmul`` sees them, what is compiled for them, and the rows of the table."""
+    device = sweep.tuning.Device("NVIDIA H200", "cuda:90", 132)
+    monkeypatch.setattr(sweep.tuning, "this_device", lambda: device)
+    cases = [case for suite in gemm.SUITES.values() for case in suite]
+    for case in cases:
+        problem = sweep.problem_of(case)
+        uneven = case.k % 16 != 0 or (case.dtype == "float32" and case.orders[1] == "row")
+        assert problem.described == (not uneven)
+        assert problem.out_dtype == (case.dtype if problem.size > 1 else problem.out_dtype)
+    few = [case for case in cases if case.m <= 64]
+    pairs = [(case, c) for case in few for c in sweep.configurations(case, 3, {})]
+    assert len(sweep.distinct(pairs)) < len(pairs) / 2
+    config = {**pairs[0][1].__dict__, "block_n": 128}
+    given = {str(few[0]): [config]}
+    assert sweep.configurations(few[0], 3, given)[1:] == [sweep.tuning.config_of(config)]
+
+    def product(case: Case, *seconds: float) -> dict[str, Any]:
+        rows = [
+            {"config": {**config, "stages": i}, "seconds": s, "samples": [9.0, s], "ratio": 1 / s,
+             "error": 0.0, "estimate": s}
+            for i, s in enumerate(seconds)
+        ]  # fmt: skip
+        return {
+            "case": asdict(case), "problem": asdict(sweep.problem_of(case)), "rows": rows,
+            "cublas": {"seconds": 1.0}, "chosen": rows[1]["config"],
+        }  # fmt: skip
+
+    found = [product(few[0], 3.0, 2.0), product(gemm.SUITES["epilogue"][0], 1.0, 2.0)]
+    assert sweep.summary(found[0]).count(" * 0.500") == 1
+    (row,) = sweep.fastest({"products": found})
+    assert (row["config"]["stages"], row["seconds"]) == (1, 2.0)

@@ -15,6 +15,7 @@ from tlx.building import build, conversions_in_loops, instructions, loops_of
 import remora
 import remora.tlx as tlx
 from remora.analysis import resources
+from remora.kernels.gemm_narrow import gemm_narrow
 from remora.kernels.gemm_specialized import gemm_specialized
 from remora.kernels.gemm_split import gemm_split
 from remora.kernels.matmul import Config
@@ -194,3 +195,40 @@ def test_tiles_that_two_programs_share(columns: str, width: int, stages: int, he
     # A's two parts, and B's of 64 columns, or all of it by columns.
     boxes = 2 + (1 if "b" in columns else width // 64)
     assert len(instructions(ptx, r"cp\.async\.bulk\.tensor\.2d\.shared\S+")) == boxes
+
+
+@pytest.mark.parametrize(("rows", "columns", "share", "by_column", "dtype", "shape"), [
+    (16, 64, 2, "b", "fp16", "m64n16k16.f32.f16.f16"),
+    (32, 128, 4, "", "bf16", "m64n32k16.f32.bf16.bf16"),
+    (64, 128, 1, "b", "i8", "m64n64k32.s32.s8.s8"),
+    (128, 128, 2, "a", "fp16", "m64n128k16.f32.f16.f16"),
+])  # fmt: skip
+def test_few_rows(
+    rows: int, columns: int, share: int, by_column: str, dtype: str, shape: str
+) -> None:
+    """Rows of A are the columns of the matrix unit's products; sums go to the first program."""
+    size = 1 if dtype == "i8" else 2
+    out_size = 4 if dtype == "i8" else 2
+    config = Config(rows, columns, 128 // size, 1, 4, 4, "narrow", cluster=(share, 1))
+    depth = config.block_k
+    a, b = ((n, depth) if x in by_column else (depth, n) for x, n in (("a", rows), ("b", columns)))
+    with remora.use(tlx.in_clusters((share, 1, 1))):
+        compiled = build(
+            gemm_narrow, "cuda:90", a_desc=f"tensordesc<{dtype}[{a[1]},{a[0]}]>",
+            b_desc=f"tensordesc<{dtype}[{b[0]},{b[1]}]>",
+            **plain_arguments(gemm_narrow) | {"stride_cm": "i32:16", "stride_cn": 1},
+            c_ptr="*i32" if dtype == "i8" else f"*{dtype}", M="i32", N="i32", K="i32",
+            BLOCK_M=rows, BLOCK_N=columns, BLOCK_K=depth, STAGES=4, KEEP="a",
+            A_BY_COLUMN="a" in by_column, B_BY_COLUMN="b" in by_column,
+            ACC=tl.int32 if dtype == "i8" else tl.float32, SHARE=share,
+        )  # fmt: skip
+    ptx = compiled.asm["ptx"]
+    assert set(re.findall(r"wgmma\.mma_async\.sync\.aligned\.([\w.]+)", ptx)) == {shape}
+    fours = columns // 64 * rows // 8 * (share > 1)
+    assert ptx.count("st.async") == fours
+    assert ptx.count("ld.shared.v4.f32") == fours * (share - 1)
+    counted = of_specialized(config, size, out_size)
+    assert compiled.metadata.shared <= min(counted + SMALL, LIMIT)
+    registers, spilled = resources(compiled.asm["cubin"])
+    assert registers <= 168 and spilled == 0  # noqa: PT018
+    assert ptx.index("griddepcontrol.launch_dependents") < ptx.rindex("griddepcontrol.wait")

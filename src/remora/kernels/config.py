@@ -22,11 +22,14 @@ class Config:
     0: as the device has multiprocessors. late_store: a tile is stored during the first
     products of the next one, where the copy engine stores it. ``"split"``: of Hopper too, for
     few rows of 16-bit elements: two programs share a tile, half of K each; stream_k: programs
-    that would have no tile do a part of K. ``"blackwell"``: tasks with
-    sums in tensor memory; a cluster of (2, 1) is two CTAs that share their tiles.
+    that would have no tile do a part of K. ``"narrow"``: of Hopper, for few rows or
+    tiles; cluster[0] programs share a tile, a part of K each. ``"blackwell"``: tasks
+    with sums in tensor memory; a cluster of (2, 1) is two CTAs that share their tiles.
     keep: "a" or "b": that operand is to leave the second-level cache last, the other one first.
     turn: every other tile of a program is multiplied from the end of K, of which what it has
-    in common with the tile before is still in that cache.
+    in common with the tile before is still in that cache. copies: operands that the copy engine or
+    the matrix unit does not take as they lie are copied first, instead of refused. early: the
+    kernel is launched while the one before it ends.
     """
 
     block_m: int
@@ -43,6 +46,8 @@ class Config:
     late_store: bool = False
     keep: str = ""
     turn: bool = False
+    copies: bool = False
+    early: bool = False
 
     def __post_init__(self) -> None:
         problem = None
@@ -54,6 +59,13 @@ class Config:
                 problem = '"split" takes tiles of 128 x 128 or 256, and 64 of K'
             elif self.cluster != (1, 1) or self.late_store or self.turn:
                 problem = '"split" has clusters of its own, no late_store, no turn'
+        elif self.schedule == "narrow":
+            if self.block_m not in (16, 32, 64, 128) or self.block_n not in (64, 128):
+                problem = '"narrow" takes tiles of 16, 32, 64 or 128 rows, 64 or 128 columns'
+            elif self.cluster not in ((1, 1), (2, 1), (4, 1), (8, 1)):
+                problem = f'"narrow" takes clusters of (1, 2, 4 or 8, 1), not {self.cluster}'
+            elif self.stream_k or self.late_store or self.turn:
+                problem = '"narrow" has no stream_k, late_store or turn'
         elif self.schedule not in ("pipelined", "cooperative", "pingpong"):
             problem = f"there is no schedule {self.schedule!r}"
         elif self.schedule != "pipelined" and self.subtiles not in (1, 2, 4):
@@ -63,9 +75,11 @@ class Config:
         elif self.schedule == "pipelined" and (
             self.cluster != (1, 1)
             or self.stream_k or self.late_store or self.keep or self.turn
+            or self.copies or self.early
         ):  # fmt: skip
             problem = (
-                "clusters, stream_k, late_store, keep and turn need warps with tasks of their own"
+                "clusters, stream_k, late_store, keep, turn, copies and early need warps with "
+                "tasks of their own"
             )
         elif self.schedule == "pingpong" and self.stream_k:
             problem = "stream_k needs consumers that share a tile"

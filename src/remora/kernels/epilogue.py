@@ -49,7 +49,7 @@ def store(
     """A tile of the result, element by element; what is outside of it is left out."""
     rows = row + tl.arange(0, values.shape[0])
     columns = column + tl.arange(0, values.shape[1])
-    at = batch.to(INDEX) * stride_cb + rows.to(INDEX)[:, None] * stride_cm
+    at = tl.cast(batch, INDEX) * stride_cb + rows.to(INDEX)[:, None] * stride_cm
     at += columns.to(INDEX)[None, :] * stride_cn
     inside = (rows[:, None] < M) & (columns[None, :] < N)
     tl.store(c_ptr + at, values.to(c_ptr.dtype.element_ty), mask=inside)

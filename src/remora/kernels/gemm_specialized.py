@@ -15,6 +15,7 @@ import remora.tlx as tlx
 from remora.kernels.epilogue import finished, store
 from remora.kernels.stream_k import add_partials, give_partial, items_of, raise_flag, work_item
 from remora.kernels.tiles import columns_of, tile_of
+from remora.kernels.warp_group import let_next_kernel_begin, wait_for_kernels_before
 
 # The hardware's named barriers that say whose turn the matrix units are, one for each
 # consumer; Triton's own begin at 0.
@@ -156,6 +157,8 @@ def _produce(
     cluster, clusters, tiles, steps = _work(
         M, N, K, batches, BLOCK_M, BLOCK_N, BLOCK_K, CLUSTER_M, CLUSTER_N
     )
+    let_next_kernel_begin()
+    wait_for_kernels_before()
     step = 0
     for item in range(items_of(cluster, clusters, tiles, split_tiles, steps, STREAM_K)):
         tile, first, last = work_item(item, cluster, clusters, tiles, split_tiles, steps, STREAM_K)
@@ -332,6 +335,7 @@ def _consume(
     cluster, clusters, tiles, steps = _work(
         M, N, K, batches, BLOCK_M, BLOCK_N, BLOCK_K, CLUSTER_M, CLUSTER_N
     )
+    wait_for_kernels_before()
     step = 0
     if PINGPONG:
         if ME == 1:

@@ -14,11 +14,13 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from remora.errors import KernelArgumentError
 from remora.kernels.config import Config
+from remora.kernels.copies import with_aligned_rows
 from remora.kernels.cost import helpers_of
 from remora.kernels.gemm_blackwell import gemm_blackwell
+from remora.kernels.gemm_narrow import gemm_narrow
 from remora.kernels.gemm_specialized import gemm_specialized
 from remora.kernels.gemm_split import gemm_split
-from remora.kernels.operands import Operand, Product
+from remora.kernels.operands import Operand, Product, operand_of
 
 _WHERE = "remora.kernels.matmul"
 
@@ -76,6 +78,17 @@ def pipelined(kernel: Any, product: Product, config: Config, extra: Extra) -> La
 WGMMA_TURNS, TCGEN05_TURNS = (2,), (1, 2)
 
 
+def _is_turned(operand: Operand, name: str) -> bool:
+    """Whether K is not what is contiguous of a or b."""
+    return operand.by_column == (name == "a")
+
+
+def _needs_a_copy(operand: Operand, name: str) -> bool:
+    """Whether ``check_described`` refuses an operand on Hopper."""
+    size = operand.tensor.element_size()
+    return operand.described is None or (_is_turned(operand, name) and size not in WGMMA_TURNS)
+
+
 def check_described(product: Product, turned: tuple[int, ...] = WGMMA_TURNS) -> None:
     """Refuse operands that the kernels whose warps have tasks of their own cannot take.
 
@@ -93,7 +106,7 @@ def check_described(product: Product, turned: tuple[int, ...] = WGMMA_TURNS) -> 
                 "begin at one; or use another schedule",
             )
     for name, along_k, x in (("a", "rows", product.a), ("b", "columns", product.b)):
-        if x.tensor.element_size() not in turned and x.by_column == (name == "a"):
+        if _is_turned(x, name) and x.tensor.element_size() not in turned:
             raise KernelArgumentError(
                 f"{name} is of {x.tensor.dtype} and its {along_k} are not contiguous",
                 where=_WHERE,
@@ -174,7 +187,7 @@ def specialized(product: Product, config: Config, extra: Extra) -> Launch:
         ACC=product.accumulator, PINGPONG=not cooperative, CLUSTER_M=cluster_m,
         CLUSTER_N=cluster_n, STREAM_K=split_tiles > 0, LATE=config.late_store and described,
         KEEP=config.keep, TURN=config.turn, EPILOGUE=extra.epilogue, INDEX=product.index,
-        num_warps=4, ctas_per_cga=(size, 1, 1),
+        num_warps=4, ctas_per_cga=(size, 1, 1), launch_pdl=config.early,
     )  # fmt: skip
     room = clusters * size, config.block_m * config.block_n
 
@@ -232,6 +245,44 @@ def split(product: Product, config: Config, extra: Extra) -> Launch:
             a_desc(a), b_desc(b), c_desc(c), extra.scale_a, extra.scale_b, extra.args, *room,
             **given,
         )  # fmt: skip
+
+    return launch
+
+
+def narrow(product: Product, config: Config, extra: Extra) -> Launch:
+    """The launch of the kernel for few rows or tiles, which programs of a cluster cut along K.
+
+    Raises:
+        KernelArgumentError: it cannot take the operands.
+    """
+    check_described(product)
+    a, b, c = product.a, product.b, product.c
+    share = config.cluster[0]
+    if product.batches > 1 or parts_of(product.k, config.block_k) < share:
+        raise KernelArgumentError(
+            f"{product.batches} products with K of {product.k}",
+            where=_WHERE,
+            hint=f"schedule='narrow' takes one, with {share} steps of {config.block_k} or more",
+        )
+    a_desc = _descriptor_of(a, config.block_m, config.block_k)
+    b_desc = _descriptor_of(b, config.block_k, config.block_n)
+    tiles = parts_of(product.m, config.block_m) * parts_of(product.n, config.block_n)
+    clusters = tiles if share > 1 else _even(tiles, _multiprocessors(c.device))
+    grid = (clusters * share,)
+    _, stride_cm, stride_cn = product.c_strides()
+    given = {
+        "M": product.m, "N": product.n, "K": product.k, "stride_cm": stride_cm,
+        "stride_cn": stride_cn, "BLOCK_M": config.block_m, "BLOCK_N": config.block_n,
+        "BLOCK_K": config.block_k, "STAGES": config.stages, "A_BY_COLUMN": a.by_column,
+        "B_BY_COLUMN": b.by_column, "ACC": product.accumulator, "SHARE": share,
+        "KEEP": config.keep, "EPILOGUE": extra.epilogue, "INDEX": product.index, "num_warps": 4,
+        "ctas_per_cga": (share, 1, 1), "launch_pdl": config.early,
+    }  # fmt: skip
+
+    def launch(a: Any, b: Any, c: Any, extra: Extra) -> None:
+        gemm_narrow[grid](
+            a_desc(a), b_desc(b), c, extra.scale_a, extra.scale_b, extra.args, **given
+        )
 
     return launch
 
@@ -307,12 +358,39 @@ def _clusters_at_a_time(device: int, size: int) -> int:
     return int(utilities.cuOccupancyMaxActiveClusters(kernel.function, shared, size))
 
 
+def _of_copies(product: Product, config: Config, extra: Extra) -> Launch:
+    """Launch a product of copies, of those operands that need one."""
+    a, b = product.a.tensor, product.b.tensor
+    of_a = _needs_a_copy(product.a, "a"), a.shape, a.stride()
+    of_b = _needs_a_copy(product.b, "b"), b.mT.shape, b.mT.stride()
+
+    def copied(x: Any, needed: bool, shape: Any, stride: Any) -> Any:
+        # A later tensor's memory may be seen in other dimensions.
+        return with_aligned_rows(x.as_strided(shape, stride)) if needed else None
+
+    def launch(a: Any, b: Any, c: Any, extra: Extra) -> None:
+        a_copy, b_copy = copied(a, *of_a), copied(b, *of_b)
+        inner(a if a_copy is None else a_copy, b if b_copy is None else b_copy.mT, c, extra)
+
+    a_copy, b_copy = copied(a, *of_a), copied(b, *of_b)
+    like = replace(
+        product,
+        a=product.a if a_copy is None else operand_of(a_copy),
+        b=product.b if b_copy is None else operand_of(b_copy.mT),
+    )
+    inner = launched(like, replace(config, copies=False), extra)
+    return launch
+
+
 def launched(product: Product, config: Config, extra: Extra) -> Launch:
     """Launch what its schedule asks for, with as many stages as fit; what was launched."""
+    if config.copies:
+        return _of_copies(product, config, extra)
     # Scales, what an epilogue loads, and what the copy engine does not store, go through shared
     # memory.
     may_be_less = extra != Extra() or not product.c_described
-    prepare = {"blackwell": blackwell, "split": split}.get(config.schedule, specialized)
+    own = {"blackwell": blackwell, "split": split, "narrow": narrow}
+    prepare = own.get(config.schedule, specialized)
     while True:
         launch = prepare(product, config, extra)
         try:

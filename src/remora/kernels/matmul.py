@@ -123,6 +123,8 @@ def matmul(
 
     Launched on the tensors' device, on its current stream. On the CPU it runs with the
     reference meaning, where ``TRITON_INTERPRET=1`` was set before triton was imported.
+    On Hopper an operand whose rows, or columns, are not a multiple of 16 bytes apart is copied
+    first where that is faster, and one of fp32 or 8 bits whose K is not contiguous.
 
     Raises:
         KernelArgumentError: shapes, dtypes or devices do not fit, or the device
@@ -271,7 +273,11 @@ def _check_schedule(given: Config | None, target: Any) -> None:
     """Refuse a schedule that the target has no kernel for."""
     if given is None or given.schedule == "pipelined":
         return
-    there = {90: ("cooperative", "pingpong", "split"), 100: ("blackwell",), 103: ("blackwell",)}
+    there = {
+        90: ("cooperative", "pingpong", "split", "narrow"),
+        100: ("blackwell",),
+        103: ("blackwell",),
+    }
     schedules = there.get(target.arch, ())
     if given.schedule not in schedules:
         raise KernelArgumentError(

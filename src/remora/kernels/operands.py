@@ -117,7 +117,8 @@ def can_be_described(x: Any) -> bool:
     return all(s * size % 16 == 0 and 0 < s * size < 1 << 40 for s in x.stride()[:-1])
 
 
-def _operand(x: Any) -> Operand:
+def operand_of(x: Any) -> Operand:
+    """A tensor of two or three dimensions, as the kernels take it."""
     if x.dim() == 3 and x.stride(0) == 0 and x.shape[0]:
         x = x[0]
     by_column = bool(x.stride(-2) == 1 and x.stride(-1) != 1)
@@ -188,7 +189,7 @@ def product_of(a: Any, b: Any, scaled: bool, out_dtype: Any) -> Product:
         # One matrix for all: their rows are those of one product.
         a, c = a.flatten(0, 1), result.flatten(0, 1)
     accumulator = _DTYPES[str(a.dtype).removeprefix("torch.")][0]
-    return Product(_operand(a), _operand(b), c, result, accumulator)
+    return Product(operand_of(a), operand_of(b), c, result, accumulator)
 
 
 def _can_be_flattened(a: Any) -> bool:

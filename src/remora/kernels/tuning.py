@@ -82,11 +82,22 @@ def choose(problem: Problem, device: Device) -> Config:
     if key not in chosen:
         chosen[key] = (
             Kept(problem, device).read()
-            or _table(device).get(problem)
+            or _measured(problem, device)
             or cost.candidates(problem, most=1)[0]
         )
     return chosen[key]
 
+
+def _measured(problem: Problem, device: Device) -> Config | None:
+    """The table's row of a product, or else of the same one stored by rows, without an epilogue."""
+    table = _table(device)
+    alike = replace(problem, epilogue="")
+    if problem.size == 2 and problem.described:
+        return table.get(problem) or table.get(alike) or table.get(replace(alike, orders=_BY_ROW))
+    return table.get(problem) or table.get(alike)
+
+
+_BY_ROW = ("row", "row")
 
 #: How often ``tune`` has changed what is chosen.
 measured = 0

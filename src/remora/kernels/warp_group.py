@@ -76,6 +76,42 @@ def _(op: Any, builder: Any, lowering: Any) -> None:
     )
 
 
+@op("remora.wait_for_kernels_before")
+def wait_for_kernels_before(call: Call) -> None:
+    """Wait until the kernels that this one was launched after are done, and their memory is there.
+
+    With launch option ``launch_pdl`` a kernel begins when ``let_next_kernel_begin`` or the end was
+    reached by the one before; what that writes or reads must not be touched before this.
+    """
+    call.emit([])
+
+
+@op("remora.let_next_kernel_begin")
+def let_next_kernel_begin(call: Call) -> None:
+    """The kernel after this one may be launched, when all programs have said so or ended."""
+    call.emit([])
+
+
+@wait_for_kernels_before.reference
+@let_next_kernel_begin.reference
+def _(machine: Machine) -> None:
+    """Kernels run one after the other."""
+
+
+@wait_for_kernels_before.lowering("cuda:90")
+def _(op: Any, builder: Any, lowering: Any) -> None:
+    from remora.tlx.lower.assembly import execute
+
+    execute(builder, "griddepcontrol.wait;", [])
+
+
+@let_next_kernel_begin.lowering("cuda:90")
+def _(op: Any, builder: Any, lowering: Any) -> None:
+    from remora.tlx.lower.assembly import execute
+
+    execute(builder, "griddepcontrol.launch_dependents;", [])
+
+
 @op("remora.any_in_warp")
 def any_in_warp(call: Call, rows: Any) -> Any:
     """Whether any of a product's rows that the warp holds is set: a scalar, of each warp its own.
