@@ -43,12 +43,12 @@ def _block_of(turn, half):
 
 @triton.jit
 def _copy_pairs(
-    desc, buffers, full, empty, turn, turns, places, next_places, PIECES: tl.constexpr,
-    TILES: tl.constexpr, BY_COLUMN: tl.constexpr,
+    desc, buffers, full, empty, turn, places, PIECES: tl.constexpr, TILES: tl.constexpr,
+    BY_COLUMN: tl.constexpr,
 ):  # fmt: skip
-    """Copy a tile, when the one before is done with, and have the next one brought to the L2 cache.
+    """Copy a tile, when the one before is done with.
 
-    Places: of both blocks the row of (rows, pairs, channels) and the first pair there; or, of
+    places: of both blocks the row of (rows, pairs, channels) and the first pair there; or, of
     (channels, pairs) if BY_COLUMN, that pair.
     """
     for piece in range(PIECES):
@@ -59,13 +59,10 @@ def _copy_pairs(
             if BY_COLUMN:
                 part = tlx.local_slice(buffers[mine], (0, half * PAIRS), (DEPTH, PAIRS))
                 at = [piece * DEPTH, places[half][2]]
-                then = [piece * DEPTH, next_places[half][2]]
             else:
                 part = tlx.local_slice(buffers[mine], (half * PAIRS, 0), (PAIRS, DEPTH))
                 at = [places[half][0], places[half][1], piece * DEPTH]
-                then = [next_places[half][0], next_places[half][1], piece * DEPTH]
             tlx.async_descriptor_load(desc, part, at, full[mine])
-            tlx.async_descriptor_prefetch_tensor(desc, then, turn + 1 < turns)
 
 
 @triton.jit
@@ -246,12 +243,10 @@ def project(
                 w_desc, w_desc, blocks, full, empty, turns, 2 * GROUP,
                 GROUPS, PIECES, 0, STAGES, RESIDENT, CLUSTER,
             )  # fmt: skip
-        with tlx.async_task(num_warps=1, num_regs=40):
+        with tlx.async_task(num_warps=1, num_regs=24):
             for turn in range(turns):
-                _copy_pairs(
-                    x_desc, x, x_full, x_empty, turn, turns, _rows_of(turn, N, ROW),
-                    _rows_of(turn + 1, N, ROW), PIECES, TILES, False,
-                )  # fmt: skip
+                places = _rows_of(turn, N, ROW)
+                _copy_pairs(x_desc, x, x_full, x_empty, turn, places, PIECES, TILES, False)
 
 
 @triton.jit
@@ -444,13 +439,10 @@ def finish(
             )  # fmt: skip
         with tlx.async_task(num_warps=1, num_regs=40):
             for turn in range(turns):
-                places, then = _places_of(turn, N, ROW), _places_of(turn + 1, N, ROW)
-                _copy_pairs(  # which are done with first
-                    products, z, z_full, z_empty, turn, turns, places, then, H_PIECES, TILES, True
-                )
-                _copy_pairs(
-                    x_desc, x, x_full, x_empty, turn, turns, places, then, PIECES, TILES, False
-                )
+                places = _places_of(turn, N, ROW)
+                # Products are done with first.
+                _copy_pairs(products, z, z_full, z_empty, turn, places, H_PIECES, TILES, True)
+                _copy_pairs(x_desc, x, x_full, x_empty, turn, places, PIECES, TILES, False)
 
 
 @triton.jit
