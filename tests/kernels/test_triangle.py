@@ -87,7 +87,7 @@ def gates(step: str, dtype: str, c: int) -> Any:
     held = held_in_shared(step, pieces, 2)
     cluster = held["CLUSTER"]
     common: dict[str, Any] = {
-        "x_desc": descriptor(kind, 1, 64, 64), "moments": "*fp32", "B": "i32", "N": "i32",
+        "x_desc": descriptor(kind, 1, 64, 64), "kept": "*fp32", "B": "i32", "N": "i32",
         "ROW": "i32:16", "COUNT": "i32:16", "eps": "fp32", "PIECES": pieces,
         "MEASURED": measured, "UNITS": kind == "fp16", **held,
     }  # fmt: skip

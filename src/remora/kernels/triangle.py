@@ -304,18 +304,18 @@ class _Update:
         count = 4 * h + 2 * c
         both_in, p_out, g_out = (room(k, self.kind) for k in (4 * h * c, c * h, c * c))
         all_pairs, pieces, h_pieces = b * row * row, c // _DEPTH, h // _DEPTH
-        terms, moments = room(3 * count, torch.float32), room(2 * all_pairs, torch.float32)
+        terms, kept = room(2 * count, torch.float32), room(all_pairs, torch.float32)
         how = {"MEASURED": dtype != torch.float32, "UNITS": self.kind == torch.float16}
         add(
             fold_norms, count,
             w[2], w[3], w[6], w[7], w[0], w[1], w[4], w[5], both_in, p_out, g_out, terms, c, h,
             GROUP=_GROUP, C_POWER=triton.next_power_of_2(c), H_POWER=triton.next_power_of_2(h),
-            UNITS=how["UNITS"],
+            UNITS=how["UNITS"], CENTRED=how["MEASURED"],
         )  # fmt: skip
         x: Whole | Part = Whole(_X)
         if dtype == torch.float32:
             x = self.y = room(b * n * n * c, self.kind)
-            self.units = terms.after(2 * count)
+            self.units = terms.after(count)
             self._normalise(strides, n, weighted=False)
         pairs = Described(x, (b * n, n, c), (1, _PAIRS, _DEPTH))
 
@@ -325,7 +325,7 @@ class _Update:
         add(
             triangle_folded.project, self._programs(all_pairs // (2 * _PAIRS), cluster),
             pairs, mask, Described(both_in, (4 * h, c), (2 * _GROUP // cluster, _DEPTH)), terms,
-            moments, Described(self.ab, (2 * h, all_pairs), (_GROUP, _PAIRS)),
+            kept, Described(self.ab, (2 * h, all_pairs), (_GROUP, _PAIRS)),
             b, n, row, count, *mask_strides, self.eps, PIECES=pieces, MASKED=self.masked,
             FULL=n == row, **held, **how, ctas_per_cga=(cluster, 1, 1),
         )  # fmt: skip
@@ -341,14 +341,14 @@ class _Update:
             products = room(h * all_pairs, self.kind)
             add(
                 normalise_products, all_pairs // _PAIRS,
-                self.products, terms.after(2 * count), products, all_pairs, self.eps,
+                self.products, terms.after(count), products, all_pairs, self.eps,
                 EXTENT=h, PAIRS=_PAIRS,
             )  # fmt: skip
         add(
             triangle_folded.finish, self._programs(-(-b * n * (row // _PAIRS) // 2), cluster),
             pairs, Described(products, (h, all_pairs), (_DEPTH, _PAIRS)),
             Described(p_out, (c, h), block), Described(g_out, (c, c), block),
-            terms.after(4 * h), terms.after(4 * h + c), moments,
+            terms.after(4 * h), terms.after(4 * h + c), kept,
             Described(Whole(_OUT), (b * n, n, c), (1, part, _GROUP)),
             b, n, row, c, count, self.eps, PIECES=pieces, H_PIECES=h_pieces,
             **held, **how, ctas_per_cga=(cluster, 1, 1),
@@ -450,8 +450,8 @@ def held_in_shared(step: str, pieces: int, h_pieces: int) -> dict[str, Any]:
         groups, blocks = -(-pieces * _DEPTH // (2 * _GROUP)) * 2, pieces + h_pieces
         tile = blocks
     tile *= 2 * _PAIRS * _DEPTH * 2
-    # Beside 32 KiB of results and up to eight numbers of each pair.
-    left = _SHARED - 4 * _PAIRS * _GROUP * 2 - 8 * _PAIRS * 4
+    # Beside 32 KiB of results, and two numbers of each pair.
+    left = _SHARED - 4 * _PAIRS * _GROUP * 2 - 4 * _PAIRS * 4
     tiles = 2 if 2 * tile + groups * blocks * block <= left else 1
     stages = min((left - tiles * tile) // block, groups * blocks)
     if stages > blocks:

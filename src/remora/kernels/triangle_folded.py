@@ -1,14 +1,13 @@
-"""The triangle multiplicative update's kernels for Hopper, of 16-bit inputs.
+"""The triangle multiplicative update's kernels for Hopper whose products gate each other.
 
-The layer norms are in the weights (:mod:`remora.kernels.triangle_folding`), and products read what
-is not normalised. Two kernels, :func:`project` and :func:`finish`, are products of which one is
-the other's gate; between them is ``triangle_hopper.pair_products``, and what they hand to each
-other is as there.
+The layer norms are in the weights (:mod:`remora.kernels.triangle_folding`), and of 16 bits products
+read what is not normalised. Two kernels, :func:`project` and :func:`finish`, are products of which
+one is the other's gate; between them is ``triangle_hopper.pair_products``.
 
 A program's tile is two blocks of PAIRS. Products are (channels, pairs): of GROUP channels with the
 pairs of both blocks. Two consumers have every other group, so that one works out gates while the
-other multiplies; groups' weights come in the order in which they are multiplied. What the norms
-need to know of each pair is measured by a task of its own.
+other multiplies; groups' weights come in the order in which they are multiplied. Pairs are measured
+by a task of its own.
 """
 
 from __future__ import annotations
@@ -69,7 +68,7 @@ def _copy_pairs(
 def _measure_pairs(
     buffers, full, empty, at, phase, eps, PIECES: tl.constexpr, BY_COLUMN: tl.constexpr
 ):
-    """Mean and 1 / deviation of both blocks' pairs: of each, 4 times (PAIRS,)."""
+    """1 / deviation of both blocks' pairs: twice (PAIRS,)."""
     mean, other_mean = tl.zeros((PAIRS,), tl.float32), tl.zeros((PAIRS,), tl.float32)
     squares, other_squares = mean, mean
     for piece in tl.static_range(PIECES):
@@ -85,7 +84,7 @@ def _measure_pairs(
         other_mean, other_squares = add_moments(other_mean, other_squares, other, piece * DEPTH)
         tlx.barrier_arrive(empty[at + piece])
     EXTENT: tl.constexpr = PIECES * DEPTH
-    return mean, _scale(squares / EXTENT, eps), other_mean, _scale(other_squares / EXTENT, eps)
+    return _scale(squares / EXTENT, eps), _scale(other_squares / EXTENT, eps)
 
 
 @triton.jit
@@ -147,23 +146,21 @@ def _normalised(
 ):  # fmt: skip
     """A product with folded weights, as if of normalised pairs, which it is if not MEASURED.
 
-    terms: as of ``_terms``; measured: the pairs' means, from a buffer on, and two on their scales.
+    terms: as of ``_terms``; measured: the pairs' scales, in a buffer.
     """
-    sums, shifts, units = terms
+    shifts, units = terms
     if MEASURED:
-        mean, scale = tlx.local_load(measured[at]), tlx.local_load(measured[at + 2])
-        acc = (acc - sums[:, None] * mean[None, :]) * scale[None, :]
+        acc *= tlx.local_load(measured[at])[None, :]
     acc += shifts[:, None]
     return acc * units[:, None] if UNITS else acc
 
 
 @triton.jit
 def _terms(terms, first, end, COUNT):
-    """Sums, shifts and units of a group's weights; first, end: rows among the COUNT."""
+    """Shifts and units of a group's weights; first, end: rows among the COUNT."""
     rows = first + tl.arange(0, GROUP)
     some = rows < end
-    sums, shifts = tl.load(terms + rows, some, 0.0), tl.load(terms + COUNT + rows, some, 0.0)
-    return sums, shifts, tl.load(terms + 2 * COUNT + rows, some, 0.0)
+    return tl.load(terms + rows, some, 0.0), tl.load(terms + COUNT + rows, some, 0.0)
 
 
 @triton.jit
@@ -175,7 +172,7 @@ def _top_and_bottom(acc):
 
 @tlx.jit(do_not_specialize=["B", "N"])
 def project(
-    x_desc, mask, w_desc, terms, moments, out_desc,
+    x_desc, mask, w_desc, terms, kept, out_desc,
     B, N, ROW, COUNT, stride_mb, stride_mi, stride_mk, eps,
     PIECES: tl.constexpr, GROUPS: tl.constexpr, STAGES: tl.constexpr, RESIDENT: tl.constexpr,
     TILES: tl.constexpr, CLUSTER: tl.constexpr, MASKED: tl.constexpr, FULL: tl.constexpr,
@@ -186,8 +183,8 @@ def project(
     x_desc: (B * N, N, PIECES * DEPTH) in blocks of (1, PAIRS, DEPTH); ROW: N, up to a multiple of
     PAIRS; FULL: it is N. mask (B, N, N), read if MASKED. w_desc: (2 * GROUPS * GROUP, PIECES *
     DEPTH), GROUP rows of P, then those of G, in blocks of (2 * GROUP // CLUSTER, DEPTH); terms: of
-    ``fold_norms``, COUNT of each kind. moments: fp32, (2, B * ROW * ROW): mean and 1 / deviation
-    of each pair, for ``finish``. out_desc: (GROUPS * GROUP, B * ROW * ROW) in blocks of
+    ``fold_norms``, COUNT of each kind. kept: fp32, (B * ROW * ROW,): 1 / deviation of each pair,
+    for ``finish``. out_desc: (GROUPS * GROUP, B * ROW * ROW) in blocks of
     (GROUP, PAIRS), zeros past N. STAGES: blocks of weights in shared memory; RESIDENT: those
     are all; TILES: tiles there, 1 or 2. Grid: programs, any number of clusters of CLUSTER, of which
     each copies its share of the weights to all.
@@ -195,8 +192,8 @@ def project(
     x = tlx.local_alloc((2 * PAIRS, DEPTH), tlx.dtype_of(x_desc), TILES * PIECES)
     blocks = tlx.local_alloc((2 * GROUP, DEPTH), tlx.dtype_of(w_desc), STAGES)
     results = tlx.local_alloc((GROUP, PAIRS), tlx.dtype_of(out_desc), 4)
-    # Mask, mean and scale of both blocks' pairs.
-    measured = tlx.local_alloc((PAIRS,), tl.float32, 6)
+    # Mask and scale of both blocks' pairs.
+    measured = tlx.local_alloc((PAIRS,), tl.float32, 4)
     full, empty = tlx.alloc_barriers(STAGES, 1), tlx.alloc_barriers(STAGES, CLUSTER)
     x_full = tlx.alloc_barriers(TILES * PIECES, 1)
     x_empty = tlx.alloc_barriers(TILES * PIECES, 3 if MEASURED else 2)
@@ -223,9 +220,9 @@ def project(
                     _mask_of(turn, 0, mask, B, N, ROW, stride_mb, stride_mi, stride_mk, MASKED),
                     _mask_of(turn, 1, mask, B, N, ROW, stride_mb, stride_mi, stride_mk, MASKED),
                 )
-                numbers = ()
+                scales = ()
                 if MEASURED:
-                    numbers = _measure_pairs(
+                    scales = _measure_pairs(
                         x, x_full, x_empty, turn % TILES * PIECES, turn // TILES & 1, eps, PIECES,
                         False,
                     )  # fmt: skip
@@ -233,11 +230,10 @@ def project(
                 for half in tl.static_range(2):
                     tlx.local_store(measured[half], masks[half])
                     if MEASURED:
-                        tlx.local_store(measured[2 + half], numbers[2 * half])
-                        tlx.local_store(measured[4 + half], numbers[2 * half + 1])
+                        tlx.local_store(measured[2 + half], scales[half])
                 tlx.barrier_arrive(known[0])
                 if MEASURED:
-                    _keep(moments, numbers, turn, B, ROW)
+                    _keep(kept, scales, turn, B, ROW)
         with tlx.async_task(num_warps=1, num_regs=24):
             copy_weights(
                 w_desc, w_desc, blocks, full, empty, turns, 2 * GROUP,
@@ -263,13 +259,11 @@ def _row_of(block, N, ROW):
 
 
 @triton.jit
-def _keep(moments, numbers, turn, B, ROW):
-    """Store mean and scale of both blocks' pairs."""
-    everything = B.to(tl.int64) * ROW * ROW
+def _keep(kept, scales, turn, B, ROW):
+    """Store the scales of both blocks' pairs."""
     for half in tl.static_range(2):
         at = _block_of(turn, half).to(tl.int64) * PAIRS + tl.arange(0, PAIRS)
-        tl.store(moments + at, numbers[2 * half], at < everything)
-        tl.store(moments + everything + at, numbers[2 * half + 1], at < everything)
+        tl.store(kept + at, scales[half], at < B.to(tl.int64) * ROW * ROW)
 
 
 @triton.jit
@@ -375,7 +369,7 @@ def _begin(go, number, ME: tl.constexpr):
 
 @tlx.jit(do_not_specialize=["B", "N"])
 def finish(
-    x_desc, products, p_desc, g_desc, g_terms, p_terms, moments, out_desc,
+    x_desc, products, p_desc, g_desc, g_terms, p_terms, kept, out_desc,
     B, N, ROW, C, COUNT, eps,
     PIECES: tl.constexpr, H_PIECES: tl.constexpr, GROUPS: tl.constexpr, STAGES: tl.constexpr,
     RESIDENT: tl.constexpr, TILES: tl.constexpr, CLUSTER: tl.constexpr, MEASURED: tl.constexpr,
@@ -383,7 +377,7 @@ def finish(
 ):  # fmt: skip
     """``(z @ P.T) * sigmoid(y @ G.T)``, z the layer norm of the products, y that of x.
 
-    x_desc and moments as of ``project``; products: (H_PIECES * DEPTH, B * ROW * ROW) in blocks of
+    x_desc and kept as of ``project``; products: (H_PIECES * DEPTH, B * ROW * ROW) in blocks of
     (DEPTH, PAIRS). p_desc: (C, H_PIECES * DEPTH), g_desc: (C, PIECES * DEPTH), in blocks of (GROUP
     // CLUSTER, DEPTH). g_terms, p_terms: the terms of ``fold_norms``, COUNT of each kind, from G's
     and from P's on. out_desc: (B * N, N, C), in blocks of (1, PAIRS, GROUP). GROUPS: of C, up to
@@ -395,8 +389,8 @@ def finish(
     # Results of 4 bytes are handed over in twice as many parts.
     PART: tl.constexpr = PAIRS if MEASURED else PAIRS // 2
     results = tlx.local_alloc((PART, GROUP), tlx.dtype_of(out_desc), 4)
-    # Mean and scale of both blocks' pairs: of x, then of the products.
-    measured = tlx.local_alloc((PAIRS,), tl.float32, 8 if MEASURED else 1)
+    # Scales of both blocks' pairs: of x, then of the products.
+    measured = tlx.local_alloc((PAIRS,), tl.float32, 4 if MEASURED else 1)
     full, empty = tlx.alloc_barriers(STAGES, 1), tlx.alloc_barriers(STAGES, CLUSTER)
     x_full = tlx.alloc_barriers(TILES * PIECES, 1)
     x_empty = tlx.alloc_barriers(TILES * PIECES, 2)
@@ -421,16 +415,15 @@ def finish(
         with tlx.async_task(num_warps=4, num_regs=_MEASURER):
             if MEASURED:
                 for turn in range(turns):
-                    of_x = _kept(moments, turn, 0, B, N, ROW) + _kept(moments, turn, 1, B, N, ROW)
-                    numbers = _measure_pairs(
+                    of_x = (_kept(kept, turn, 0, B, N, ROW), _kept(kept, turn, 1, B, N, ROW))
+                    scales = _measure_pairs(
                         z, z_full, z_empty, turn % TILES * H_PIECES, turn // TILES & 1, eps,
                         H_PIECES, True,
                     )  # fmt: skip
                     tlx.barrier_wait(used[0], (turn & 1) ^ 1)
                     for half in tl.static_range(2):
-                        for i in tl.static_range(2):
-                            tlx.local_store(measured[half + 2 * i], of_x[2 * half + i])
-                            tlx.local_store(measured[4 + half + 2 * i], numbers[2 * half + i])
+                        tlx.local_store(measured[half], of_x[half])
+                        tlx.local_store(measured[2 + half], scales[half])
                     tlx.barrier_arrive(known[0])
         with tlx.async_task(num_warps=1, num_regs=24):
             copy_weights(
@@ -460,12 +453,11 @@ def _pairs_of(block, N, ROW):
 
 
 @triton.jit
-def _kept(moments, turn, half, B, N, ROW):
-    """Mean and scale of a block's pairs as ``project`` stored them."""
+def _kept(kept, turn, half, B, N, ROW):
+    """The scales of a block's pairs as ``project`` stored them."""
     row, _, pair = _pairs_of(_block_of(turn, half), N, ROW)
-    at = moments + pair.to(tl.int64) + tl.arange(0, PAIRS)
     there = tl.arange(0, PAIRS) < tl.where(row < B * N, PAIRS, 0)
-    return tl.load(at, there, 0.0), tl.load(at + B.to(tl.int64) * ROW * ROW, there, 0.0)
+    return tl.load(kept + pair.to(tl.int64) + tl.arange(0, PAIRS), there, 0.0)
 
 
 @triton.jit
@@ -512,7 +504,7 @@ def _finish(
             ps, gs = halves_of(p), halves_of(g)
             for half in tl.static_range(2):
                 g = _normalised(gs[half], measured, half, of_g, MEASURED, UNITS)
-                p = _normalised(ps[half], measured, 4 + half, of_p, MEASURED, UNITS)
+                p = _normalised(ps[half], measured, 2 + half, of_p, MEASURED, UNITS)
                 row, pair, _ = _pairs_of(_block_of(turn, half), N, ROW)
                 # Pairs past N, and rows past B * N, are dropped.
                 _put(out_desc, results, ME * 2, half, gated(p, g), row, pair, channel, MEASURED)

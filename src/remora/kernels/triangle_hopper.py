@@ -1,8 +1,6 @@
-"""The triangle multiplicative update's kernels for Hopper, on rows that are normalised already.
+"""The triangle multiplicative update's batched product for Hopper, and what all its kernels share.
 
-Three kernels, whose warps have tasks of their own: :func:`project` and :func:`finish`, two products
-of which one is the other's gate (of bf16 those of :mod:`remora.kernels.triangle_folded`),
-and :func:`pair_products`, the batched product between them.
+:func:`pair_products` is between the kernels of :mod:`remora.kernels.triangle_folded`.
 Intermediates are channel-major, (channel, pair): so the batched product reads and writes plain
 matrices.
 """
@@ -15,12 +13,9 @@ import triton.language as tl
 import remora.tlx as tlx
 from remora.kernels.tiles import halves_of, tile_of
 
-#: Pairs of one consumer; channels of a block of weights, and its depth.
+#: Pairs of a block, and depth of one of weights.
 PAIRS = tl.constexpr(64)
-CHANNELS = tl.constexpr(128)
 DEPTH = tl.constexpr(64)
-
-_NEGATIVE_LOG2_E = tl.constexpr(-1.4426950408889634)
 
 
 @triton.jit
