@@ -95,7 +95,7 @@ def work(n: int, batch: int, c: int, dtype: str) -> dict[str, float]:
     pairs, h, element_bytes = batch * n * n, HIDDEN, 4 if dtype == "fp32" else 2
     x, y, ab = pairs * c * element_bytes, pairs * c * 2, 2 * pairs * h * 2
     products = pairs * h * element_bytes
-    first, again = (0, x) if dtype == "bf16" else (x + y, y)  # bf16 is not normalised first
+    first, again = (x + y, y) if dtype == "fp32" else (0, x)  # 16 bits are not normalised first
     return {
         "flops": 2.0 * pairs * (4 * h * c + n * h + c * h + c * c),
         "bytes": float(first + (again + ab) + (ab + products) + (products + again + x)),

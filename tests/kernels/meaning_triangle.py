@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 import triton
+import triton.language as tl
 from kernels.triangle_reference import NAMES, error, inputs, triangle
 
 from remora.errors import KernelArgumentError
@@ -62,21 +63,24 @@ def test_a_mean_far_from_zero() -> None:
     assert error(triangle_multiply(*values), expected) < TOLERANCE[torch.float32]
 
 
-def test_norms_in_the_weights() -> None:
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=["bf16", "fp16"])
+def test_norms_in_the_weights(dtype: Any) -> None:
     """What Hopper's kernels make of x itself, of the folded weights and of their terms."""
-    c, h, group = 24, 8, 4
-    x, *weights = inputs(1, 4, c, h, torch.bfloat16, "cpu")
+    c, h, group, units = 24, 8, 4, dtype == torch.float16
+    x, *weights = inputs(1, 4, c, h, dtype, "cpu")
     x = x.view(-1, c) + 30
     w_in, b_in, p_in, g_in, w_out, b_out, p_out, g_out = weights
     both = torch.empty(4 * h, c, dtype=x.dtype)
     folded_p_out, folded_g_out = torch.empty_like(p_out), torch.empty_like(g_out)
     count = 4 * h + 2 * c
-    terms = torch.full((2, count), float("nan"))
+    terms = torch.full((1 + units, count), float("nan"))
+    if units:  # what fp16 cannot hold of a product of two
+        w_in, p_in[0] = w_in * 2**-14, p_in[0] * 2**-8
     fold_norms[(count,)](
         p_in, g_in, p_out, g_out, w_in, b_in, w_out, b_out, both, folded_p_out, folded_g_out,
-        terms, c, h, GROUP=group, C_POWER=32, H_POWER=8,
+        terms, c, h, GROUP=group, C_POWER=32, H_POWER=8, UNITS=units, CENTRED=True,
     )  # fmt: skip
-    sums, shifts = terms.double()
+    shifts, *by = terms.double()
     groups, log2e = both.view(-1, 2, group, c), 1.4426950408889634
     first = 0
     for matrix, base, factor in (
@@ -86,16 +90,49 @@ def test_norms_in_the_weights() -> None:
         width = matrix.shape[1]
         weight, bias = (w_in, b_in) if width == c else (w_out, b_out)
         rows, some = x[:, :width].double(), slice(first, first + matrix.shape[0])
-        mean, variance = rows.mean(1, keepdim=True), rows.var(1, correction=0, keepdim=True)
-        got = rows @ matrix.double().T - mean * sums[some]
-        got = got / (variance + 1e-5).sqrt() + shifts[some]
+        variance = rows.var(1, correction=0, keepdim=True)
+        got = rows @ matrix.double().T / (variance + 1e-5).sqrt() + shifts[some]
+        got = got * by[0][some] if units else got
         y = torch.nn.functional.layer_norm(rows, (width,), weight.double(), bias.double())
         found = error(got, y @ base.double().T * factor)
         assert found < TOLERANCE[x.dtype] / 2, f"{found:.3e}"
         first += matrix.shape[0]
 
 
-def test_nan_and_inf_go_where_they_go_in_pytorch() -> None:
+@triton.jit
+def _gated(p, g):
+    return p / (1.0 + tl.math.exp2(g))  # the kernel's reciprocal is assembly
+
+
+@pytest.mark.parametrize(
+    ("dtype", "stages"), [(torch.float16, None), (torch.float32, {"project": 1, "finish": 2})]
+)
+def test_hoppers_tasks(dtype: Any, stages: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Weights that stay; such as two CTAs give each other, in fewer blocks than a group has."""
+    from remora.kernels import triangle as update
+    from remora.kernels import triangle_folded
+
+    def held(step: str, *pieces: Any) -> dict[str, Any]:
+        found = kept(step, *pieces)
+        if stages:
+            found |= {"STAGES": stages[step], "RESIDENT": False, "TILES": 1, "CLUSTER": 2}
+        return found
+
+    kept = update.held_in_shared
+    monkeypatch.setattr(update, "held_in_shared", held)
+    monkeypatch.setattr(update, "_on_hopper", lambda _: True)
+    monkeypatch.setattr(update, "_pairs", lambda _: 64)
+    monkeypatch.setattr(update, "_processors", lambda _: 4)
+    monkeypatch.setattr(triangle_folded, "gated", _gated)
+    update._update.cache_clear()
+    values = inputs(1, 7, 64, 128, dtype, "cpu")
+    mask = torch.rand(1, 7, 7)
+    found = error(triangle_multiply(*values, mask=mask), triangle(*doubles(values), mask=mask))
+    update._update.cache_clear()
+    assert found < TOLERANCE[dtype], f"{found:.3e}"
+
+
+def test_nan_and_inf_go_where_they_go_triangle() -> None:
     values = inputs(1, 4, 8, 2, torch.float16, "cpu")
     values[0][0, 1, 2, 3] = float("nan")
     values[0][0, 3, 2, 5] = float("inf")

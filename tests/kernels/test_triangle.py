@@ -15,7 +15,7 @@ import triton
 import triton.language as tl
 from kernels.triangle_reference import NAMES
 from launching import Launcher, Pointer, standing_in
-from tlx.building import RELEASE, build, conversions_in_loops, instructions, loops_of
+from tlx.building import build, conversions_in_loops, instructions, loops_of
 
 import remora
 import remora.tlx as tlx
@@ -30,7 +30,7 @@ from remora.kernels import (
 )
 from remora.kernels.offline import _hip_resources
 from remora.kernels.prepared import Described, Launch, Launches, Part, Whole
-from remora.kernels.triangle import _stages
+from remora.kernels.triangle import held_in_shared
 
 
 def test_the_reference_meaning() -> None:
@@ -81,33 +81,73 @@ def descriptor(dtype: str, *block: int) -> str:
     return f"tensordesc<{dtype}[{','.join(map(str, block))}]>"
 
 
-def hopper(step: str, dtype: str, c: int, *, incoming: bool = False) -> Any:
-    """A step of the update for pairs of C channels, as ``triangle_multiply`` launches it."""
-    kind = {"fp32": "fp16"}.get(dtype, dtype)
-    scaled, pieces = dtype == "fp32", c // 64
-    weights = descriptor(kind, 128, 64)
+def gates(step: str, dtype: str, c: int) -> Any:
+    """``project`` or ``finish`` for pairs of C channels, as ``triangle_multiply`` launches it."""
+    kind, measured, pieces = {"fp32": "fp16"}.get(dtype, dtype), dtype != "fp32", c // 64
+    held = held_in_shared(step, pieces, 2)
+    cluster = held["CLUSTER"]
     common: dict[str, Any] = {
-        "y_desc": descriptor(kind, 64, 64), "p_desc": weights, "g_desc": weights, "B": "i32",
-        "N": "i32", "ROW": "i32:16", "PIECES": pieces, "SCALED": scaled, "g_unit": "*fp32",
+        "x_desc": descriptor(kind, 1, 64, 64), "kept": "*fp32", "B": "i32", "N": "i32",
+        "ROW": "i32:16", "COUNT": "i32:16", "eps": "fp32", "PIECES": pieces,
+        "MEASURED": measured, "UNITS": kind == "fp16", **held,
     }  # fmt: skip
-    if step == "project":
-        stages, resident = _stages(2 * pieces, 4 * pieces)
+    with remora.use(tlx.in_clusters((cluster, 1, 1))):
+        if step == "project":
+            return build(
+                triangle_folded.project, "cuda:90", **common, mask="*u8", terms="*fp32",
+                w_desc=descriptor(kind, 128 // cluster, 64), out_desc=descriptor(kind, 64, 64),
+                stride_mb="i32", stride_mi="i32", stride_mk=1, MASKED=True, FULL=False,
+            )  # fmt: skip
+        weights = descriptor(kind, 64 // cluster, 64)
         return build(
-            triangle_hopper.project, "cuda:90", **common, mask="*u8",
-            out_desc=descriptor(kind, 64, 64), stride_mb="i32", stride_mi="i32", stride_mk=1,
-            CHUNKS=2, STAGES=stages, RESIDENT=resident, RESULTS=2, MASKED=True,
+            triangle_folded.finish, "cuda:90", **common,
+            products=descriptor(kind, 64, 64), p_desc=weights, g_desc=weights, g_terms="*fp32",
+            p_terms="*fp32", C="i32:16",
+            out_desc=descriptor(dtype, 1, 64 if measured else 32, 64), H_PIECES=2,
         )  # fmt: skip
-    if step == "finish":
-        chunks = -(-c // 128)
-        stages, resident = _stages(2 * (pieces + 2), chunks * (pieces + 2))
-        return build(
-            triangle_hopper.finish, "cuda:90", **common, products=f"*{dtype}",
-            weight="*fp32" if scaled else f"*{dtype}", bias="*fp32" if scaled else f"*{dtype}",
-            unit="*fp32", p_unit="*fp32", out_desc=descriptor(dtype, 1, 64, 32 if scaled else 64),
-            C="i32:16", eps="fp32",
-            H_PIECES=2, CHUNKS=chunks, STAGES=stages, RESIDENT=resident, RESULTS=2,
-        )  # fmt: skip
-    parts = 4 if scaled else 2
+
+
+@pytest.mark.parametrize(("step", "dtype", "c"), [
+    ("project", "bf16", 384), ("finish", "fp16", 384), ("finish", "bf16", 128),
+    ("finish", "fp32", 384),
+])  # fmt: skip
+def test_gates_on_hopper(step: str, dtype: str, c: int) -> None:
+    compiled = gates(step, dtype, c)
+    ptx, kind = compiled.asm["ptx"], "bf16" if dtype == "bf16" else "f16"
+    pieces = c // 64 + (2 if step == "finish" else 0)
+    # Two consumers, four instructions a piece, of which project's have the gates' weights too.
+    products = 2 * pieces * 4 * (2 if step == "project" else 1)
+    assert instructions(ptx, r"wgmma\.mma_async\.sync\.aligned\.(m\S+) ") == products * [
+        f"m64n128k16.f32.{kind}.{kind}"
+    ]
+    # One product is in flight while the next is issued, and no warp waits for another meanwhile.
+    commit, over = r"wgmma\.commit_group", r"wgmma\.wait_group\S*\s+1;"
+    between = re.findall(rf"{commit}((?:(?!{commit}).)*?){over}", ptx, re.DOTALL)
+    assert len(between) == 2 * pieces
+    after = re.findall(rf"{over}((?:(?!wgmma\.wait_group).)*?){commit}", ptx, re.DOTALL)
+    assert len(after) == 2 * (pieces - (2 if step == "finish" else 1))
+    for part in (*between, *after):
+        assert not re.search(r"bar(rier)?\.sync|ldmatrix|\b(ld|st)\.(shared|global)", part)
+    # Pairs are measured by a task of its own: those of x in project, their products in finish.
+    measured = 0 if dtype == "fp32" else 8 * (c // 64 if step == "project" else 2)
+    assert len(re.findall("ldmatrix", ptx)) == measured
+    assert ("multicast::cluster" in ptx) == (c == 384)
+    assert not [c for c in conversions_in_loops(compiled.asm["ttgir"]) if re.search(r"x\d+x", c)]
+    assert compiled.metadata.shared <= 227 << 10
+
+
+@pytest.mark.parametrize(
+    ("step", "dtype", "c"),
+    [("project", "bf16", 512), ("finish", "fp32", 192), ("finish", "fp32", 512)],
+)
+def test_channels_of_any_number_fit_into_shared_memory(step: str, dtype: str, c: int) -> None:
+    """Beside barriers and reductions, for which ``held_in_shared`` leaves room."""
+    assert gates(step, dtype, c).metadata.shared <= 227 << 10
+
+
+def products(dtype: str, incoming: bool) -> Any:
+    """``pair_products``, as ``triangle_multiply`` launches it."""
+    kind, parts = {"fp32": "fp16"}.get(dtype, dtype), 4 if dtype == "fp32" else 2
     return build(
         triangle_hopper.pair_products, "cuda:90", a_desc=descriptor(kind, 64, 64),
         b_desc=descriptor(kind, *((64, 256) if incoming else (256, 64))),
@@ -116,92 +156,9 @@ def hopper(step: str, dtype: str, c: int, *, incoming: bool = False) -> Any:
     )  # fmt: skip
 
 
-@pytest.mark.parametrize(("step", "dtype", "c"), [
-    ("project", "bf16", 384), ("project", "fp32", 128),
-    ("finish", "bf16", 128), ("finish", "fp32", 384),
-])  # fmt: skip
-def test_gated_projections_on_hopper(step: str, dtype: str, c: int) -> None:
-    compiled = hopper(step, dtype, c)
-    ptx, kind = compiled.asm["ptx"], "bf16" if dtype == "bf16" else "f16"
-    assert set(instructions(ptx, r"wgmma\.mma_async\.sync\.aligned\.(m\S+) ")) == {
-        f"m64n128k16.f32.{kind}.{kind}"
-    }
-    # Products take both operands from shared memory, and one is in flight while the next is issued.
-    inner = [body for body in loops_of(ptx) if "wgmma.mma_async" in body]
-    inner = [body for body in inner if not any(o in body for o in inner if o is not body)]
-    assert len(inner) == 4  # two consumers, two factors
-    for loop in inner:
-        assert instructions(loop, r"wgmma\.wait_group\.sync\.aligned\s+(\d)") == ["1"]
-        assert not re.search(r"(ld|st)\.(shared|global)|stmatrix|ldmatrix", loop)
-    # Rows, weights and results go through the copy engine, the products 16 bytes at a time.
-    assert "cp.async.bulk.tensor.2d.shared" in ptx
-    assert f"cp.async.bulk.tensor.{3 if step == 'finish' else 2}d.global" in ptx
-    assert ("ld.global.v4.b32" in ptx) == (step == "finish")
-    assert "st.global" not in ptx
-    assert not [c for c in conversions_in_loops(compiled.asm["ttgir"]) if re.search(r"x\d+x", c)]
-    assert " STL" not in disassemble(compiled.asm["cubin"])  # nothing is spilled
-    assert compiled.metadata.shared <= 227 << 10
-
-
-def folded(step: str, c: int) -> Any:
-    """A step of the update of bf16, as ``triangle_multiply`` launches it."""
-    pieces = c // 64
-    cluster = 1 if _stages(2 * pieces, 2 * pieces, 256)[1] else 2
-    common: dict[str, Any] = {
-        "x_desc": descriptor("bf16", 1, 64, 64), "B": "i32", "N": "i32", "ROW": "i32:16",
-        "COUNT": "i32:16", "eps": "fp32", "PIECES": pieces, "RESULTS": 2, "CLUSTER": cluster,
-    }  # fmt: skip
-    with remora.use(tlx.in_clusters((cluster, 1, 1))):
-        if step == "project":
-            stages, resident = _stages(2 * pieces, 2 * pieces, 256)
-            return build(
-                triangle_folded.project, "cuda:90", **common, mask="*u8",
-                w_desc=descriptor("bf16", 256 // cluster, 64), terms="*fp32",
-                out_desc=descriptor("bf16", 64, 64), stride_mb="i32", stride_mi="i32", stride_mk=1,
-                CHUNKS=2, STAGES=stages, RESIDENT=resident, MASKED=True,
-            )  # fmt: skip
-        chunks = -(-c // 128)
-        stages, resident = _stages(2 * (pieces + 2), chunks * (pieces + 2))
-        weights = descriptor("bf16", 128 // cluster, 64)
-        return build(
-            triangle_folded.finish, "cuda:90", **common, products=descriptor("bf16", 64, 64),
-            p_desc=weights, g_desc=weights, g_terms="*fp32", p_terms="*fp32", C="i32:16",
-            out_desc=descriptor("bf16", 1, 64, 64), H_PIECES=2, CHUNKS=chunks, STAGES=stages,
-            RESIDENT=resident,
-        )  # fmt: skip
-
-
-@pytest.mark.parametrize(("step", "c"), [("project", 384), ("finish", 384), ("finish", 128)])
-def test_folded_norms_on_hopper(step: str, c: int) -> None:
-    compiled = folded(step, c)
-    ptx = compiled.asm["ptx"]
-    columns, products = (256, c // 64) if step == "project" else (128, c // 64 + 2)
-    # Products take both operands from shared memory: two consumers, four instructions a piece.
-    assert instructions(ptx, r"wgmma\.mma_async\.sync\.aligned\.(m\S+) ") == 8 * products * [
-        f"m64n{columns}k16.f32.bf16.bf16"
-    ]
-    # Rows are measured while their products are in flight, of which one is left to the next.
-    assert len(re.findall(r"wgmma\.wait_group\.sync\.aligned\s+1", ptx)) == 2 * products
-    flying = re.findall(r"commit_group(?:(?!wait_group).)*?ldmatrix", ptx, re.DOTALL)
-    assert len(flying) == 2 * products
-    assert len(re.findall("ldmatrix", ptx)) == 8 * products
-    assert ("multicast::cluster" in ptx) == (c == 384)
-    assert "st.global" not in ptx
-    assert not [c for c in conversions_in_loops(compiled.asm["ttgir"]) if re.search(r"x\d+x", c)]
-    # Nothing is spilled but what the kernel began with; earlier releases' code has some more.
-    assert disassemble(compiled.asm["cubin"]).count(" STL") <= (2 if RELEASE >= (3, 9) else 24)
-    assert compiled.metadata.shared <= 227 << 10
-
-
-@pytest.mark.parametrize(("step", "c"), [("project", 512), ("finish", 192), ("finish", 512)])
-def test_channels_of_any_number_fit_into_shared_memory(step: str, c: int) -> None:
-    """fp32 takes most of it besides the buffers; ``_stages`` leaves room for that."""
-    assert hopper(step, "fp32", c).metadata.shared <= 227 << 10
-
-
 @pytest.mark.parametrize(("dtype", "incoming"), [("bf16", False), ("fp32", True)])
 def test_products_on_hopper(dtype: str, incoming: bool) -> None:
-    compiled = hopper("products", dtype, 128, incoming=incoming)
+    compiled = products(dtype, incoming)
     ptx, kind = compiled.asm["ptx"], "bf16" if dtype == "bf16" else "f16"
     assert set(instructions(ptx, r"wgmma\.mma_async\.sync\.aligned\.(m\S+) ")) == {
         f"m64n256k16.f32.{kind}.{kind}"
@@ -247,7 +204,7 @@ def test_norms_move_16_bytes(target: str) -> None:
         triangle_stock.normalise, target, x="*bf16", weight="*bf16", bias="*bf16", y="*bf16",
         N="i32", ROW="i32:16", C="i32:16", stride_xb="i32:16", stride_xi="i32:16",
         stride_xk="i32:16", stride_xc=1, eps="fp32", PAIRS=16, PIECE=128, PIECES=3,
-        FULL=True,
+        FULL=True, WEIGHTED=True,
     )  # fmt: skip
     assembly = compiled.asm["ptx" if target.startswith("cuda") else "amdgcn"]
     assert re.search(r"ld\.global\.v4\.b32|(global|buffer)_load_dwordx4", assembly)

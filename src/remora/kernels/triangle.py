@@ -11,25 +11,23 @@ from remora.errors import KernelArgumentError
 from remora.kernels import triangle_folded
 from remora.kernels.prepared import Described, Launches, Part, Whole
 from remora.kernels.triangle_folding import fold_norms
-from remora.kernels.triangle_hopper import finish, pair_products, project
+from remora.kernels.triangle_hopper import pair_products
 from remora.kernels.triangle_scaling import scale_weights
 from remora.kernels.triangle_stock import (
     finish_stock,
     normalise,
+    normalise_products,
     pair_products_stock,
     project_stock,
 )
 
 _WHERE = "remora.kernels.triangle_multiply"
 
-# What Hopper's kernels are cut into, in elements (triangle_hopper), and its shared memory
+# What Hopper's kernels are cut into, in elements (triangle_folded), and its shared memory
 # less what barriers and reductions take.
-_PAIRS, _CHANNELS, _DEPTH = 64, 128, 64
-_SHARED = 231_000
+_PAIRS, _GROUP, _DEPTH = 64, 64, 64
+_SHARED = 231_700
 _HIDDEN, _MOST_CHANNELS = 128, 512
-
-# The most channels of pairs that triangle_folded's kernels take.
-_MOST_FOLDED = 384
 
 
 def triangle_multiply(
@@ -201,7 +199,7 @@ def _run(
     """Launch all; without ``out`` all but the last step. The tensors hold what came out."""
     import torch
 
-    if _folds(x.dtype, x.device, x.shape[3], weights[4].numel()):
+    if _reads_itself(x, weights[4].numel()):
         x = _aligned(x)
     hook = triton.knobs.runtime.add_stages_inspection_hook
     masked = None
@@ -244,24 +242,20 @@ class _Update:
         self.kind = torch.float16 if dtype == torch.float32 else dtype
         self.launches = Launches(_SCRATCH)
         pairs, room = self.b * self.row * self.row, self.launches.room
-        self.folded = _folds(dtype, device, self.c, h)
         self.ab = room(2 * h * pairs, self.kind)
         self.products = room(h * pairs, dtype)
         self.units: Part | None = None
         self.weights: list[Whole | Part] = [Whole(_X + 1 + i) for i in range(8)]
         self.masked = masked is not None
         self.mask = Whole(_MASK if masked else _X), masked[1] if masked else (0, 0, 0)
-        if self.folded:
-            self._for_folded(complete)
+        if _on_hopper(device) and _fits_hopper(self.c, h):
+            self._for_hopper(dtype, strides, complete)
             return
         self.y = room(pairs * self.c, self.kind)
         if dtype == torch.float32:
             self._scale()
-        self._normalise(strides)
-        if _on_hopper(device) and _fits_hopper(self.c, h):
-            self._for_hopper(complete)
-        else:
-            self._for_any(complete)
+        self._normalise(strides, self.row)
+        self._for_any(complete)
 
     @property
     def scaled(self) -> bool:
@@ -290,64 +284,74 @@ class _Update:
         """1 / scale of the projections' rows, from one on; where nothing is scaled, anything."""
         return self.y if self.units is None else self.units.after(first)
 
-    def _normalise(self, strides: Any) -> None:
+    def _normalise(self, strides: Any, row: int, weighted: bool = True) -> None:
         width = min(128, triton.next_power_of_2(self.c))
         pieces = -(-self.c // width)
         pairs = max(1, 8192 // (width * triton.next_power_of_2(pieces)))
         self.launches.add(
             normalise, self.b * self.n * -(-self.n // pairs),
-            Whole(_X), self.weights[0], self.weights[1], self.y, self.n, self.row, self.c, *strides,
+            Whole(_X), self.weights[0], self.weights[1], self.y, self.n, row, self.c, *strides,
             self.eps, PAIRS=pairs, PIECE=width, PIECES=pieces, FULL=pieces * width == self.c,
+            WEIGHTED=weighted,
         )  # fmt: skip
 
-    def _for_folded(self, complete: bool) -> None:
-        """bf16 on Hopper: the norms are in the weights."""
+    def _for_hopper(self, dtype: Any, strides: Any, complete: bool) -> None:
+        """The norms are in the weights; of fp32, which fp16 cannot hold as it is, theirs alone."""
         import torch
 
         b, n, c, h, row = self.b, self.n, self.c, self.h, self.row
         add, room, w = self.launches.add, self.launches.room, self.weights
         count = 4 * h + 2 * c
         both_in, p_out, g_out = (room(k, self.kind) for k in (4 * h * c, c * h, c * c))
-        terms = room(2 * count, torch.float32)
+        all_pairs, pieces, h_pieces = b * row * row, c // _DEPTH, h // _DEPTH
+        terms, kept = room(2 * count, torch.float32), room(all_pairs, torch.float32)
+        how = {"MEASURED": dtype != torch.float32, "UNITS": self.kind == torch.float16}
         add(
             fold_norms, count,
             w[2], w[3], w[6], w[7], w[0], w[1], w[4], w[5], both_in, p_out, g_out, terms, c, h,
-            GROUP=_CHANNELS, C_POWER=triton.next_power_of_2(c), H_POWER=triton.next_power_of_2(h),
+            GROUP=_GROUP, C_POWER=triton.next_power_of_2(c), H_POWER=triton.next_power_of_2(h),
+            UNITS=how["UNITS"], CENTRED=how["MEASURED"],
         )  # fmt: skip
-        all_pairs, pieces, h_pieces = b * row * row, c // _DEPTH, h // _DEPTH
-        x = Described(Whole(_X), (b * n, n, c), (1, _PAIRS, _DEPTH))
+        x: Whole | Part = Whole(_X)
+        if dtype == torch.float32:
+            x = self.y = room(b * n * n * c, self.kind)
+            self.units = terms.after(count)
+            self._normalise(strides, n, weighted=False)
+        pairs = Described(x, (b * n, n, c), (1, _PAIRS, _DEPTH))
 
-        mask, strides = self.mask
-        chunks = 2 * h // _CHANNELS
-        stages, resident = _stages(2 * pieces, chunks * pieces, 2 * _CHANNELS)
-        # Weights that are copied for each tile are copied to two programs at once.
-        cluster = 1 if resident else 2
-        how = {
-            "PIECES": pieces, "RESULTS": _RESULTS, "CLUSTER": cluster,
-            "ctas_per_cga": (cluster, 1, 1),
-        }  # fmt: skip
+        mask, mask_strides = self.mask
+        held = held_in_shared("project", pieces, h_pieces)
+        cluster = held["CLUSTER"]
         add(
             triangle_folded.project, self._programs(all_pairs // (2 * _PAIRS), cluster),
-            x, mask, Described(both_in, (4 * h, c), (2 * _CHANNELS // cluster, _DEPTH)), terms,
-            Described(self.ab, (2 * h, all_pairs), (_CHANNELS // 2, _PAIRS)),
-            b, n, row, count, *strides, self.eps,
-            CHUNKS=chunks, STAGES=stages, RESIDENT=resident, MASKED=self.masked, **how,
+            pairs, mask, Described(both_in, (4 * h, c), (2 * _GROUP // cluster, _DEPTH)), terms,
+            kept, Described(self.ab, (2 * h, all_pairs), (_GROUP, _PAIRS)),
+            b, n, row, count, *mask_strides, self.eps, PIECES=pieces, MASKED=self.masked,
+            FULL=n == row, **held, **how, ctas_per_cga=(cluster, 1, 1),
         )  # fmt: skip
         self._pair_products()
         if not complete:
             return
 
-        chunks = -(-c // _CHANNELS)
-        stages, resident = _stages(2 * (pieces + h_pieces), chunks * (pieces + h_pieces))
-        block = _CHANNELS // cluster, _DEPTH
+        held = held_in_shared("finish", pieces, h_pieces)
+        cluster = held["CLUSTER"]
+        block, part = (_GROUP // cluster, _DEPTH), _PAIRS if how["MEASURED"] else _PAIRS // 2
+        products = self.products
+        if not how["MEASURED"]:
+            products = room(h * all_pairs, self.kind)
+            add(
+                normalise_products, all_pairs // _PAIRS,
+                self.products, terms.after(count), products, all_pairs, self.eps,
+                EXTENT=h, PAIRS=_PAIRS,
+            )  # fmt: skip
         add(
             triangle_folded.finish, self._programs(-(-b * n * (row // _PAIRS) // 2), cluster),
-            x, Described(self.products, (h, all_pairs), (_DEPTH, _PAIRS)),
+            pairs, Described(products, (h, all_pairs), (_DEPTH, _PAIRS)),
             Described(p_out, (c, h), block), Described(g_out, (c, c), block),
-            terms.after(4 * h), terms.after(4 * h + c),
-            Described(Whole(_OUT), (b * n, n, c), (1, _PAIRS, _CHANNELS // 2)),
-            b, n, row, c, count, self.eps,
-            H_PIECES=h_pieces, CHUNKS=chunks, STAGES=stages, RESIDENT=resident, **how,
+            terms.after(4 * h), terms.after(4 * h + c), kept,
+            Described(Whole(_OUT), (b * n, n, c), (1, part, _GROUP)),
+            b, n, row, c, count, self.eps, PIECES=pieces, H_PIECES=h_pieces,
+            **held, **how, ctas_per_cga=(cluster, 1, 1),
         )  # fmt: skip
 
     def _programs(self, tiles: int, cluster: int = 1) -> int:
@@ -367,43 +371,6 @@ class _Update:
             Described(self.ab, both, (64, block_n) if self.incoming else (block_n, 64)),
             Described(self.products, (h * b * row, row), (64, block_n // parts)), h * b, row,
             BLOCK_N=block_n, PARTS=parts, STAGES=4, INCOMING=self.incoming,
-        )  # fmt: skip
-
-    def _for_hopper(self, complete: bool) -> None:
-        b, n, c, h, row = self.b, self.n, self.c, self.h, self.row
-        _, _, p_in, g_in, w_out, b_out, p_out, g_out = self.weights
-        all_pairs, add = b * row * row, self.launches.add
-        pieces, h_pieces = c // _DEPTH, h // _DEPTH
-        block = _CHANNELS, _DEPTH
-        y = Described(self.y, (all_pairs, c), (_PAIRS, _DEPTH))
-
-        mask, strides = self.mask
-        chunks = 2 * h // _CHANNELS
-        stages, resident = _stages(2 * pieces, chunks * 2 * pieces)
-        add(
-            project, self._programs(all_pairs // (2 * _PAIRS)),
-            y, mask, Described(p_in, (2 * h, c), block), Described(g_in, (2 * h, c), block),
-            self._unit(2 * h),
-            Described(self.ab, (2 * h, all_pairs), (_CHANNELS // 2, _PAIRS)), b, n, row, *strides,
-            PIECES=pieces, CHUNKS=chunks, STAGES=stages, RESIDENT=resident, RESULTS=_RESULTS,
-            MASKED=self.masked, SCALED=self.scaled,
-        )  # fmt: skip
-
-        self._pair_products()
-        if not complete:
-            return
-
-        chunks = -(-c // _CHANNELS)
-        stages, resident = _stages(2 * (pieces + h_pieces), chunks * (pieces + h_pieces))
-        part = _CHANNELS // (4 if self.scaled else 2)
-        add(
-            finish, self._programs(-(-b * n * (row // _PAIRS) // 2)),
-            y, self.products, w_out, b_out, Described(p_out, (c, h), block),
-            Described(g_out, (c, c), block), self._unit(0), self._unit(4 * h),
-            self._unit(4 * h + c), Described(Whole(_OUT), (b * n, n, c), (1, _PAIRS, part)),
-            b, n, row, c, self.eps,
-            PIECES=pieces, H_PIECES=h_pieces, CHUNKS=chunks, STAGES=stages, RESIDENT=resident,
-            RESULTS=_RESULTS, SCALED=self.scaled,
         )  # fmt: skip
 
     def _for_any(self, complete: bool) -> None:
@@ -450,15 +417,10 @@ def _pairs(device: Any) -> int:
     return 16 if device.type == "cpu" else _PAIRS
 
 
-def _folds(dtype: Any, device: Any, c: int, h: int) -> bool:
-    """Whether the kernels read x itself, as the copy engine takes it.
-
-    In fp16 what a norm's and a projection's weights give may be too small or too large.
-    """
-    import torch
-
-    fits = _fits_hopper(c, h) and c <= _MOST_FOLDED
-    return dtype == torch.bfloat16 and fits and _on_hopper(device)
+def _reads_itself(x: Any, h: int) -> bool:
+    """Whether the kernels read x itself, as the copy engine takes it."""
+    fits = _fits_hopper(x.shape[3], h) and _on_hopper(x.device)
+    return fits and x.element_size() == 2
 
 
 def _fits_hopper(c: int, h: int) -> bool:
@@ -476,15 +438,27 @@ def mask_arguments(mask: Any, other: Any) -> tuple[Any, tuple[int, int, int]]:
     return mask, mask.stride()
 
 
-#: Buffers of results of each consumer.
-_RESULTS = 2
+def held_in_shared(step: str, pieces: int, h_pieces: int) -> dict[str, Any]:
+    """What triangle_folded's ``project`` or ``finish`` keeps in shared memory.
 
-
-def _stages(pieces: int, blocks: int, rows: int = _CHANNELS) -> tuple[int, bool]:
-    """How many blocks of weights, of ``rows``, shared memory holds besides pieces and results.
-
-    Whether those are all, too.
+    pieces, h_pieces: DEPTH channels of pairs, and of their products.
     """
-    left = _SHARED - pieces * _PAIRS * _DEPTH * 2 - 2 * _RESULTS * _PAIRS * _CHANNELS
-    stages = min(left // (rows * _DEPTH * 2), blocks)
-    return stages, stages == blocks
+    block = _GROUP * _DEPTH * 2  # bytes
+    if step == "project":
+        groups, blocks, tile, block = 2 * h_pieces * _DEPTH // _GROUP, pieces, pieces, 2 * block
+    else:
+        groups, blocks = -(-pieces * _DEPTH // (2 * _GROUP)) * 2, pieces + h_pieces
+        tile = blocks
+    tile *= 2 * _PAIRS * _DEPTH * 2
+    # Beside 32 KiB of results, and two numbers of each pair.
+    left = _SHARED - 4 * _PAIRS * _GROUP * 2 - 4 * _PAIRS * 4
+    tiles = 2 if 2 * tile + groups * blocks * block <= left else 1
+    stages = min((left - tiles * tile) // block, groups * blocks)
+    if stages > blocks:
+        stages -= stages % blocks
+    # Weights that are copied for each tile are copied to two programs at once.
+    resident = stages == groups * blocks
+    return {
+        "GROUPS": groups, "STAGES": stages, "RESIDENT": resident, "TILES": tiles,
+        "CLUSTER": 1 if resident else 2,
+    }  # fmt: skip

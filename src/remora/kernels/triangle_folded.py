@@ -1,10 +1,13 @@
-"""The triangle multiplicative update's kernels for Hopper, of bf16.
+"""The triangle multiplicative update's kernels for Hopper whose products gate each other.
 
-The layer norms are in the weights (:mod:`remora.kernels.triangle_folding`), and products read what
-is not normalised. Two kernels, :func:`project` and :func:`finish`, are products of which one is
-the other's gate; between them is ``triangle_hopper.pair_products``, and what they hand to each
-other is as there. The consumers work out each row's mean and variance from shared memory while the
-matrix units have its first products.
+The layer norms are in the weights (:mod:`remora.kernels.triangle_folding`), and of 16 bits products
+read what is not normalised. Two kernels, :func:`project` and :func:`finish`, are products of which
+one is the other's gate; between them is ``triangle_hopper.pair_products``.
+
+A program's tile is two blocks of PAIRS. Products are (channels, pairs): of GROUP channels with the
+pairs of both blocks. Two consumers have every other group, so that one works out gates while the
+other multiplies; groups' weights come in the order in which they are multiplied. Pairs are measured
+by a task of its own.
 """
 
 from __future__ import annotations
@@ -14,8 +17,14 @@ import triton.language as tl
 
 import remora.tlx as tlx
 from remora.kernels.tiles import halves_of
-from remora.kernels.triangle_hopper import CHANNELS, DEPTH, PAIRS, copy_weights, gated, put
-from remora.kernels.warp_group import release, row_moments
+from remora.kernels.triangle_hopper import DEPTH, PAIRS, copy_weights, gated, put
+from remora.kernels.warp_group import add_moments, release, wait
+
+#: Channels of one product.
+GROUP = tl.constexpr(64)
+
+#: Registers of each thread of the second consumer, and of the task that measures pairs.
+_CONSUMER, _MEASURER = tl.constexpr(208), tl.constexpr(72)
 
 
 @triton.jit
@@ -26,284 +35,494 @@ def _turns(tiles, CLUSTER: tl.constexpr):
 
 
 @triton.jit
-def _release(empty, CLUSTER: tl.constexpr):
-    """Tell those who copy into a block of weights that it is free."""
-    if CLUSTER == 1:
-        release(empty)  # only products read it
-    else:
-        for i in tl.static_range(CLUSTER):
-            tlx.barrier_arrive(empty, 1, i)
+def _block_of(turn, half):
+    """The number of a block of PAIRS."""
+    return (tl.program_id(0) + turn * tl.num_programs(0)) * 2 + half
 
 
 @triton.jit
-def _copy_rows(
-    desc, rows, full, empty, row, first, turn, ME: tl.constexpr, PIECES: tl.constexpr,
+def _copy_pairs(
+    desc, buffers, full, empty, turn, places, PIECES: tl.constexpr, TILES: tl.constexpr,
     BY_COLUMN: tl.constexpr,
 ):  # fmt: skip
-    """Copy a consumer's pairs, from ``first`` on, each piece when the last one is done with.
+    """Copy a tile, when the one before is done with.
 
-    Of a row of (rows, pairs, channels), or BY_COLUMN of (channels, pairs).
+    places: of both blocks the row of (rows, pairs, channels) and the first pair there; or, of
+    (channels, pairs) if BY_COLUMN, that pair.
     """
     for piece in range(PIECES):
-        mine = ME * PIECES + piece
-        tlx.barrier_wait(empty[mine], (turn & 1) ^ 1)
-        tlx.barrier_expect_bytes(full[mine], PAIRS * DEPTH * tlx.size_of(tlx.dtype_of(desc)))
+        mine = turn % TILES * PIECES + piece
+        tlx.barrier_wait(empty[mine], (turn // TILES & 1) ^ 1)
+        tlx.barrier_expect_bytes(full[mine], 2 * PAIRS * DEPTH * 2)
+        for half in tl.static_range(2):
+            if BY_COLUMN:
+                part = tlx.local_slice(buffers[mine], (0, half * PAIRS), (DEPTH, PAIRS))
+                at = [piece * DEPTH, places[half][2]]
+            else:
+                part = tlx.local_slice(buffers[mine], (half * PAIRS, 0), (PAIRS, DEPTH))
+                at = [places[half][0], places[half][1], piece * DEPTH]
+            tlx.async_descriptor_load(desc, part, at, full[mine])
+
+
+@triton.jit
+def _measure_pairs(
+    buffers, full, empty, at, phase, eps, PIECES: tl.constexpr, BY_COLUMN: tl.constexpr
+):
+    """1 / deviation of both blocks' pairs: twice (PAIRS,)."""
+    mean, other_mean = tl.zeros((PAIRS,), tl.float32), tl.zeros((PAIRS,), tl.float32)
+    squares, other_squares = mean, mean
+    for piece in tl.static_range(PIECES):
+        buffer = buffers[at + piece]
+        wait(full[at + piece], phase)
         if BY_COLUMN:
-            tlx.async_descriptor_load(desc, rows[mine], [piece * DEPTH, first], full[mine])
+            one = tlx.local_trans(tlx.local_slice(buffer, (0, 0), (DEPTH, PAIRS)))
+            other = tlx.local_trans(tlx.local_slice(buffer, (0, PAIRS), (DEPTH, PAIRS)))
         else:
-            tlx.async_descriptor_load(desc, rows[mine], [row, first, piece * DEPTH], full[mine])
+            one = tlx.local_slice(buffer, (0, 0), (PAIRS, DEPTH))
+            other = tlx.local_slice(buffer, (PAIRS, 0), (PAIRS, DEPTH))
+        mean, squares = add_moments(mean, squares, one, piece * DEPTH)
+        other_mean, other_squares = add_moments(other_mean, other_squares, other, piece * DEPTH)
+        tlx.barrier_arrive(empty[at + piece])
+    EXTENT: tl.constexpr = PIECES * DEPTH
+    return _scale(squares / EXTENT, eps), _scale(other_squares / EXTENT, eps)
+
+
+@triton.jit
+def _scale(variance, eps):
+    scale = tl.math.rsqrt(variance + eps)
+    # Where all are the same only the shift is left: not what rounding made of it.
+    return tl.where(variance == 0, variance * scale, scale)
 
 
 @triton.jit
 def _add_pieces(
-    acc, rows, rows_full, rows_empty, blocks, full, empty, step, turn, arrive, measure,
-    mean, squares, ME: tl.constexpr, PIECES: tl.constexpr, STAGES: tl.constexpr,
+    acc, blocks, full, empty, number, group, pairs, pairs_full, pairs_empty, at, pairs_phase,
+    arrive, FIRST: tl.constexpr, PIECES: tl.constexpr, BLOCKS: tl.constexpr, STAGES: tl.constexpr,
     RESIDENT: tl.constexpr, BY_COLUMN: tl.constexpr, CLUSTER: tl.constexpr,
 ):  # fmt: skip
-    """``acc + rows @ weights.T`` over all pieces; with ``arrive`` the rows are done with then.
+    """``acc + weights @ pairs.T`` over PIECES, of the group's BLOCKS of weights from FIRST on.
 
-    With ``measure`` the rows' mean and the sum of the squares of what differs from it, too.
+    The last product is in flight then. All but its weights, and with ``arrive`` its pairs, are
+    done with: see ``_done``.
     """
     for piece in tl.static_range(PIECES):
-        stage = step % STAGES
-        mine = ME * PIECES + piece
-        tlx.barrier_wait(full[stage], 0 if RESIDENT else (step // STAGES) & 1)
-        tlx.barrier_wait(rows_full[mine], turn & 1)
-        some = tlx.local_trans(rows[mine]) if BY_COLUMN else rows[mine]
-        acc = tlx.async_dot(some, tlx.local_trans(blocks[stage]), acc)
-        if measure:
-            m, q = row_moments(some)
-            m -= mean
-            mean += m * (1 / (piece + 1))
-            squares += q + m * m * (piece * DEPTH / (piece + 1))
-        # The product before this one is done then.
+        stage, phase = _place(number, group, FIRST + piece, BLOCKS, STAGES, RESIDENT)
+        wait(full[stage], phase)
+        wait(pairs_full[at + piece], pairs_phase)
+        some = pairs[at + piece] if BY_COLUMN else tlx.local_trans(pairs[at + piece])
+        acc = tlx.async_dot(blocks[stage], some, acc)
         acc = tlx.async_dot_wait(1, acc)
         if piece > 0:
-            if not RESIDENT:
-                _release(empty[(step - 1) % STAGES], CLUSTER)
-            if arrive:
-                tlx.barrier_arrive(rows_empty[mine - 1])
-        step += 1
-    acc = tlx.async_dot_wait(0, acc)
+            _done(
+                empty, number, group, pairs_empty[at + piece - 1], arrive, FIRST + piece - 1,
+                BLOCKS, STAGES, RESIDENT, CLUSTER,
+            )  # fmt: skip
+    return acc
+
+
+@triton.jit
+def _done(
+    empty, number, group, pairs_empty, arrive, piece: tl.constexpr, BLOCKS: tl.constexpr,
+    STAGES: tl.constexpr, RESIDENT: tl.constexpr, CLUSTER: tl.constexpr,
+):  # fmt: skip
+    """Say that a block of weights, and with ``arrive`` the pairs it was multiplied with, are free.
+
+    To all who copy into them: only products read weights.
+    """
     if not RESIDENT:
-        _release(empty[(step - 1) % STAGES], CLUSTER)
+        stage, _ = _place(number, group, piece, BLOCKS, STAGES, RESIDENT)
+        if CLUSTER == 1:
+            release(empty[stage])
+        else:
+            for i in tl.static_range(CLUSTER):
+                release(empty[stage], i)
     if arrive:
-        tlx.barrier_arrive(rows_empty[ME * PIECES + PIECES - 1])
-    return acc, step, mean, squares
+        release(pairs_empty)
 
 
 @triton.jit
 def _normalised(
-    acc, mean, squares, eps, terms, first, end, COUNT, EXTENT: tl.constexpr
+    acc, measured, at, terms, MEASURED: tl.constexpr, UNITS: tl.constexpr
 ):  # fmt: skip
-    """A product of EXTENT channels with folded weights, as if of normalised rows.
+    """A product with folded weights, as if of normalised pairs, which it is if not MEASURED.
 
-    first, end: of the weights' rows among the COUNT of all.
+    terms: as of ``_terms``; measured: the pairs' scales, in a buffer.
     """
-    variance = squares / EXTENT
-    scale = tl.math.rsqrt(variance + eps)
-    # Where all are the same only the shift is left: not what rounding made of it.
-    scale = tl.where(variance == 0, variance * scale, scale)
-    rows = first + tl.arange(0, acc.shape[1])
+    shifts, units = terms
+    if MEASURED:
+        acc *= tlx.local_load(measured[at])[None, :]
+    acc += shifts[:, None]
+    return acc * units[:, None] if UNITS else acc
+
+
+@triton.jit
+def _terms(terms, first, end, COUNT):
+    """Shifts and units of a group's weights; first, end: rows among the COUNT."""
+    rows = first + tl.arange(0, GROUP)
     some = rows < end
-    sums = tl.load(terms + rows, some, 0.0)
-    shifts = tl.load(terms + COUNT + rows, some, 0.0)
-    return (acc - mean[:, None] * sums[None, :]) * scale[:, None] + shifts[None, :]
+    return tl.load(terms + rows, some, 0.0), tl.load(terms + COUNT + rows, some, 0.0)
+
+
+@triton.jit
+def _top_and_bottom(acc):
+    """The upper and the lower rows; no value leaves its thread."""
+    ROWS: tl.constexpr = acc.shape[0] // 2
+    return tl.split(tl.permute(tl.reshape(acc, (2, ROWS, acc.shape[1])), (1, 2, 0)))
 
 
 @tlx.jit(do_not_specialize=["B", "N"])
 def project(
-    x_desc, mask, w_desc, terms, out_desc,
+    x_desc, mask, w_desc, terms, kept, out_desc,
     B, N, ROW, COUNT, stride_mb, stride_mi, stride_mk, eps,
-    PIECES: tl.constexpr, CHUNKS: tl.constexpr, STAGES: tl.constexpr, RESIDENT: tl.constexpr,
-    RESULTS: tl.constexpr, MASKED: tl.constexpr, CLUSTER: tl.constexpr,
+    PIECES: tl.constexpr, GROUPS: tl.constexpr, STAGES: tl.constexpr, RESIDENT: tl.constexpr,
+    TILES: tl.constexpr, CLUSTER: tl.constexpr, MASKED: tl.constexpr, FULL: tl.constexpr,
+    MEASURED: tl.constexpr, UNITS: tl.constexpr,
 ):  # fmt: skip
     """``mask * (y @ P.T) * sigmoid(y @ G.T)``, channel-major; y: the norm of x.
 
     x_desc: (B * N, N, PIECES * DEPTH) in blocks of (1, PAIRS, DEPTH); ROW: N, up to a multiple of
-    PAIRS. mask (B, N, N), read if MASKED. w_desc: (2 * CHUNKS * CHANNELS, PIECES * DEPTH),
-    CHANNELS rows of P, then those of G, in blocks of (2 * CHANNELS // CLUSTER, DEPTH); terms: of
-    ``fold_norms``, COUNT of each kind. out_desc: (CHUNKS * CHANNELS, B * ROW * ROW) in blocks of
-    (CHANNELS // 2, PAIRS), zeros past N. STAGES: blocks of weights in shared memory; RESIDENT:
-    those are all; RESULTS: buffers of results of each consumer, 1 or 2. Grid: programs, any number
-    of clusters of CLUSTER, of which each copies its share of the weights to all.
+    PAIRS; FULL: it is N. mask (B, N, N), read if MASKED. w_desc: (2 * GROUPS * GROUP, PIECES *
+    DEPTH), GROUP rows of P, then those of G, in blocks of (2 * GROUP // CLUSTER, DEPTH); terms: of
+    ``fold_norms``, COUNT of each kind. kept: fp32, (B * ROW * ROW,): 1 / deviation of each pair,
+    for ``finish``. out_desc: (GROUPS * GROUP, B * ROW * ROW) in blocks of
+    (GROUP, PAIRS), zeros past N. STAGES: blocks of weights in shared memory; RESIDENT: those
+    are all; TILES: tiles there, 1 or 2. Grid: programs, any number of clusters of CLUSTER, of which
+    each copies its share of the weights to all.
     """
-    x = tlx.local_alloc((PAIRS, DEPTH), tlx.dtype_of(x_desc), 2 * PIECES)
-    blocks = tlx.local_alloc((2 * CHANNELS, DEPTH), tlx.dtype_of(w_desc), STAGES)
-    results = tlx.local_alloc((CHANNELS // 2, PAIRS), tlx.dtype_of(out_desc), 2 * RESULTS)
-    full, empty = tlx.alloc_barriers(STAGES, 1), tlx.alloc_barriers(STAGES, 2 * CLUSTER)
-    x_full, x_empty = tlx.alloc_barriers(2 * PIECES, 1), tlx.alloc_barriers(2 * PIECES, 1)
-    # Two consumers, PAIRS each; B * ROW * ROW is a multiple of 2 * PAIRS.
+    x = tlx.local_alloc((2 * PAIRS, DEPTH), tlx.dtype_of(x_desc), TILES * PIECES)
+    blocks = tlx.local_alloc((2 * GROUP, DEPTH), tlx.dtype_of(w_desc), STAGES)
+    results = tlx.local_alloc((GROUP, PAIRS), tlx.dtype_of(out_desc), 4)
+    # Mask and scale of both blocks' pairs.
+    measured = tlx.local_alloc((PAIRS,), tl.float32, 4)
+    full, empty = tlx.alloc_barriers(STAGES, 1), tlx.alloc_barriers(STAGES, CLUSTER)
+    x_full = tlx.alloc_barriers(TILES * PIECES, 1)
+    x_empty = tlx.alloc_barriers(TILES * PIECES, 3 if MEASURED else 2)
+    known, used = tlx.alloc_barriers(1, 1), tlx.alloc_barriers(1, 2)
+    go = tlx.alloc_barriers(2, 1)
+    # B * ROW * ROW is a multiple of 2 * PAIRS.
     turns = _turns(B * ROW * (ROW // PAIRS) // 2, CLUSTER)
     with tlx.async_tasks():
         with tlx.async_task("default"):
             _project(
-                mask, x, x_full, x_empty, blocks, full, empty, results, terms, out_desc, turns,
-                B, N, ROW, COUNT, stride_mb, stride_mi, stride_mk, eps, 0,
-                PIECES, CHUNKS, STAGES, RESIDENT, RESULTS, MASKED, CLUSTER,
+                x, x_full, x_empty, blocks, full, empty, measured, known, used, go, results, terms,
+                out_desc, turns, B, N, ROW, COUNT, 0,
+                PIECES, GROUPS, STAGES, RESIDENT, TILES, CLUSTER, FULL, MEASURED, UNITS,
             )  # fmt: skip
-        with tlx.async_task(num_warps=4, num_regs=232):
+        with tlx.async_task(num_warps=4, num_regs=_CONSUMER):
             _project(
-                mask, x, x_full, x_empty, blocks, full, empty, results, terms, out_desc, turns,
-                B, N, ROW, COUNT, stride_mb, stride_mi, stride_mk, eps, 1,
-                PIECES, CHUNKS, STAGES, RESIDENT, RESULTS, MASKED, CLUSTER,
+                x, x_full, x_empty, blocks, full, empty, measured, known, used, go, results, terms,
+                out_desc, turns, B, N, ROW, COUNT, 1,
+                PIECES, GROUPS, STAGES, RESIDENT, TILES, CLUSTER, FULL, MEASURED, UNITS,
             )  # fmt: skip
+        with tlx.async_task(num_warps=4, num_regs=_MEASURER):
+            for turn in range(turns):
+                masks = (
+                    _mask_of(turn, 0, mask, B, N, ROW, stride_mb, stride_mi, stride_mk, MASKED),
+                    _mask_of(turn, 1, mask, B, N, ROW, stride_mb, stride_mi, stride_mk, MASKED),
+                )
+                scales = ()
+                if MEASURED:
+                    scales = _measure_pairs(
+                        x, x_full, x_empty, turn % TILES * PIECES, turn // TILES & 1, eps, PIECES,
+                        False,
+                    )  # fmt: skip
+                tlx.barrier_wait(used[0], (turn & 1) ^ 1)
+                for half in tl.static_range(2):
+                    tlx.local_store(measured[half], masks[half])
+                    if MEASURED:
+                        tlx.local_store(measured[2 + half], scales[half])
+                tlx.barrier_arrive(known[0])
+                if MEASURED:
+                    _keep(kept, scales, turn, B, ROW)
         with tlx.async_task(num_warps=1, num_regs=24):
             copy_weights(
-                w_desc, w_desc, blocks, full, empty, turns, 2 * CHANNELS,
-                CHUNKS, PIECES, 0, STAGES, RESIDENT, CLUSTER,
+                w_desc, w_desc, blocks, full, empty, turns, 2 * GROUP,
+                GROUPS, PIECES, 0, STAGES, RESIDENT, CLUSTER,
             )  # fmt: skip
         with tlx.async_task(num_warps=1, num_regs=24):
             for turn in range(turns):
-                for me in tl.static_range(2):
-                    tile = (tl.program_id(0) + turn * tl.num_programs(0)) * 2 + me
-                    row = tile // (ROW // PAIRS)
-                    _copy_rows(
-                        x_desc, x, x_full, x_empty, row // ROW * N + row % ROW,
-                        tile % (ROW // PAIRS) * PAIRS, turn, me, PIECES, False,
-                    )  # fmt: skip
+                places = _rows_of(turn, N, ROW)
+                _copy_pairs(x_desc, x, x_full, x_empty, turn, places, PIECES, TILES, False)
+
+
+@triton.jit
+def _rows_of(turn, N, ROW):
+    """Of both blocks the row among B * N, and the first pair there."""
+    block, other = _block_of(turn, 0), _block_of(turn, 1)
+    return _row_of(block, N, ROW), _row_of(other, N, ROW)
+
+
+@triton.jit
+def _row_of(block, N, ROW):
+    row = block // (ROW // PAIRS)
+    return row // ROW * N + row % ROW, block % (ROW // PAIRS) * PAIRS
+
+
+@triton.jit
+def _keep(kept, scales, turn, B, ROW):
+    """Store the scales of both blocks' pairs."""
+    for half in tl.static_range(2):
+        at = _block_of(turn, half).to(tl.int64) * PAIRS + tl.arange(0, PAIRS)
+        tl.store(kept + at, scales[half], at < B.to(tl.int64) * ROW * ROW)
+
+
+@triton.jit
+def _mask_of(
+    turn, half, mask, B, N, ROW, stride_mb, stride_mi, stride_mk, MASKED: tl.constexpr
+):  # fmt: skip
+    """The mask of a block's pairs, zero past N."""
+    block, pairs = _block_of(turn, half), tl.arange(0, PAIRS)
+    inside = _inside(block, pairs, B, N, ROW)
+    factor = tl.where(inside, 1.0, 0.0)
+    if MASKED:
+        row = block // (ROW // PAIRS)
+        b, i = (row // ROW).to(tl.int64), (row % ROW).to(tl.int64)
+        k = (block % (ROW // PAIRS) * PAIRS + pairs).to(tl.int64)
+        at = mask + b * stride_mb + i * stride_mi + k * stride_mk
+        factor = tl.load(at, inside, 0.0).to(tl.float32)
+    return factor
+
+
+@triton.jit
+def _inside(block, pairs, B, N, ROW):
+    """Whether a block's pairs are there: its row, and they in it."""
+    row = block // (ROW // PAIRS)
+    end = tl.where((row % ROW < N) & (row < B * ROW), N, 0)
+    return block % (ROW // PAIRS) * PAIRS + pairs < end
 
 
 @triton.jit
 def _project(
-    mask, x, x_full, x_empty, blocks, full, empty, results, terms, out_desc, turns,
-    B, N, ROW, COUNT, stride_mb, stride_mi, stride_mk, eps,
-    ME: tl.constexpr, PIECES: tl.constexpr, CHUNKS: tl.constexpr, STAGES: tl.constexpr,
-    RESIDENT: tl.constexpr, RESULTS: tl.constexpr, MASKED: tl.constexpr,
-    CLUSTER: tl.constexpr,
+    x, x_full, x_empty, blocks, full, empty, measured, known, used, go, results, terms,
+    out_desc, turns, B, N, ROW, COUNT, ME: tl.constexpr, PIECES: tl.constexpr,
+    GROUPS: tl.constexpr, STAGES: tl.constexpr, RESIDENT: tl.constexpr, TILES: tl.constexpr,
+    CLUSTER: tl.constexpr, FULL: tl.constexpr, MEASURED: tl.constexpr, UNITS: tl.constexpr,
 ):  # fmt: skip
-    EXTENT: tl.constexpr = PIECES * DEPTH
-    ALL: tl.constexpr = CHUNKS * CHANNELS
-    step = 0
+    ALL: tl.constexpr = GROUPS * GROUP
     for turn in range(turns):
-        tile = (tl.program_id(0) + turn * tl.num_programs(0)) * 2 + ME
-        row = tile // (ROW // PAIRS)
-        pairs = tile % (ROW // PAIRS) * PAIRS + tl.arange(0, PAIRS)
-        b, i = (row // ROW).to(tl.int64), (row % ROW).to(tl.int64)
-        inside = pairs < tl.where((i < N) & (b < B), N, 0)
-        factor = tl.where(inside, 1.0, 0.0)
-        if MASKED:
-            at = mask + b * stride_mb + i * stride_mi + pairs.to(tl.int64) * stride_mk
-            factor = tl.load(at, inside, 0.0).to(tl.float32)
-        if RESIDENT:
-            step = 0
-        mean, squares = tl.zeros((PAIRS,), tl.float32), tl.zeros((PAIRS,), tl.float32)
-        for chunk in range(CHUNKS):
-            both = tl.zeros((PAIRS, 2 * CHANNELS), tl.float32)
-            both, step, mean, squares = _add_pieces(
-                both, x, x_full, x_empty, blocks, full, empty, step, turn, chunk == CHUNKS - 1,
-                chunk == 0, mean, squares, ME, PIECES, STAGES, RESIDENT, False, CLUSTER,
+        at, phase = turn % TILES * PIECES, turn // TILES & 1
+        for step in range(GROUPS // 2):
+            group = step * 2 + ME
+            number, last = turn * GROUPS + group, step == GROUPS // 2 - 1
+            channel = group * GROUP
+            p_terms = _terms(terms, channel, ALL, COUNT)
+            g_terms = _terms(terms + ALL, channel, ALL, COUNT)
+            _begin(go, turn * (GROUPS // 2) + step, ME)
+            both = tl.zeros((2 * GROUP, 2 * PAIRS), tl.float32)
+            both = _add_pieces(
+                both, blocks, full, empty, number, group, x, x_full, x_empty, at, phase, last,
+                0, PIECES, PIECES, STAGES, RESIDENT, False, CLUSTER,
             )  # fmt: skip
-            p, g = halves_of(both)
+            release(go[1 - ME])
+            both = tlx.async_dot_wait(0, both)
+            _done(
+                empty, number, group, x_empty[at + PIECES - 1], last, PIECES - 1,
+                PIECES, STAGES, RESIDENT, CLUSTER,
+            )  # fmt: skip
+            if step == 0:
+                wait(known[0], turn & 1)
+            p, g = _top_and_bottom(both)
             ps, gs = halves_of(p), halves_of(g)
             for half in tl.static_range(2):
-                p, g = ps[half], gs[half]
-                channel = chunk * CHANNELS + half * (CHANNELS // 2)
-                p = _normalised(p, mean, squares, eps, terms, channel, ALL, COUNT, EXTENT)
-                g = _normalised(
-                    g, mean, squares, eps, terms + ALL, channel, ALL, COUNT, EXTENT
-                )  # fmt: skip
-                p = tl.where(inside[:, None], gated(p, g) * factor[:, None], 0.0)
-                mine = ME * RESULTS + half * (RESULTS - 1)
-                put(out_desc, results, mine, RESULTS, p, (channel,), tile * PAIRS, True)
+                # Units of what is not MEASURED stay with it.
+                p = _normalised(ps[half], measured, 2 + half, p_terms, MEASURED, UNITS and MEASURED)
+                g = _normalised(gs[half], measured, 2 + half, g_terms, MEASURED, UNITS)
+                p = gated(p, g) * tlx.local_load(measured[half])[None, :]
+                if not FULL:
+                    inside = _inside(_block_of(turn, half), tl.arange(0, PAIRS), B, N, ROW)
+                    p = tl.where(inside[None, :], p, 0.0)
+                pair = _block_of(turn, half) * PAIRS
+                put(out_desc, results, ME * 2 + half, 2, p, (channel,), pair, False)
+            if last:
+                tlx.barrier_arrive(used[0])
     tlx.async_descriptor_store_wait(0)
+
+
+@triton.jit
+def _place(
+    number, group, piece: tl.constexpr, BLOCKS: tl.constexpr, STAGES: tl.constexpr,
+    RESIDENT: tl.constexpr,
+):  # fmt: skip
+    """Where a block of a group's weights is, and the phase in which it is there.
+
+    number: of the group, from the first tile on.
+    """
+    step = number * BLOCKS + piece
+    stage, phase = step % STAGES, step // STAGES & 1
+    if RESIDENT:
+        stage, phase = group * BLOCKS + piece, 0
+    elif STAGES == BLOCKS:
+        # The minimum is 0, which the compiler does not see: it would work out the addresses of all
+        # buffers before the loop, and spill them.
+        stage, phase = tl.minimum(number, 0) + piece, number & 1
+    return stage, phase
+
+
+@triton.jit
+def _begin(go, number, ME: tl.constexpr):
+    """Wait until the other consumer has issued all products of the group before.
+
+    Its waits are over then, too: a wait for weights cannot take an earlier group's for its own.
+    """
+    wait(go[ME], number & 1 if ME else (number & 1) ^ 1)
 
 
 @tlx.jit(do_not_specialize=["B", "N"])
 def finish(
-    x_desc, products, p_desc, g_desc, g_terms, p_terms, out_desc,
+    x_desc, products, p_desc, g_desc, g_terms, p_terms, kept, out_desc,
     B, N, ROW, C, COUNT, eps,
-    PIECES: tl.constexpr, H_PIECES: tl.constexpr, CHUNKS: tl.constexpr, STAGES: tl.constexpr,
-    RESIDENT: tl.constexpr, RESULTS: tl.constexpr, CLUSTER: tl.constexpr,
+    PIECES: tl.constexpr, H_PIECES: tl.constexpr, GROUPS: tl.constexpr, STAGES: tl.constexpr,
+    RESIDENT: tl.constexpr, TILES: tl.constexpr, CLUSTER: tl.constexpr, MEASURED: tl.constexpr,
+    UNITS: tl.constexpr,
 ):  # fmt: skip
     """``(z @ P.T) * sigmoid(y @ G.T)``, z the layer norm of the products, y that of x.
 
-    x_desc as of ``project``; products: (H_PIECES * DEPTH, B * ROW * ROW) in blocks of (DEPTH,
-    PAIRS). p_desc: (C, H_PIECES * DEPTH), g_desc: (C, PIECES * DEPTH), in blocks of (CHANNELS //
-    CLUSTER, DEPTH). g_terms, p_terms: the terms of ``fold_norms``, COUNT of each kind, from G's and
-    from P's on. out_desc: (B * N, N, C), in blocks of (1, PAIRS, CHANNELS // 2). Grid: programs,
-    any number of clusters of CLUSTER.
+    x_desc and kept as of ``project``; products: (H_PIECES * DEPTH, B * ROW * ROW) in blocks of
+    (DEPTH, PAIRS). p_desc: (C, H_PIECES * DEPTH), g_desc: (C, PIECES * DEPTH), in blocks of (GROUP
+    // CLUSTER, DEPTH). g_terms, p_terms: the terms of ``fold_norms``, COUNT of each kind, from G's
+    and from P's on. out_desc: (B * N, N, C), in blocks of (1, PAIRS, GROUP). GROUPS: of C, up to
+    an even number. Grid: programs, any number of clusters of CLUSTER.
     """
-    x = tlx.local_alloc((PAIRS, DEPTH), tlx.dtype_of(x_desc), 2 * PIECES)
-    z = tlx.local_alloc((DEPTH, PAIRS), tlx.dtype_of(p_desc), 2 * H_PIECES)
-    blocks = tlx.local_alloc((CHANNELS, DEPTH), tlx.dtype_of(p_desc), STAGES)
-    results = tlx.local_alloc((PAIRS, CHANNELS // 2), tlx.dtype_of(out_desc), 2 * RESULTS)
-    full, empty = tlx.alloc_barriers(STAGES, 1), tlx.alloc_barriers(STAGES, 2 * CLUSTER)
-    x_full, x_empty = tlx.alloc_barriers(2 * PIECES, 1), tlx.alloc_barriers(2 * PIECES, 1)
-    z_full, z_empty = tlx.alloc_barriers(2 * H_PIECES, 1), tlx.alloc_barriers(2 * H_PIECES, 1)
+    x = tlx.local_alloc((2 * PAIRS, DEPTH), tlx.dtype_of(x_desc), TILES * PIECES)
+    z = tlx.local_alloc((DEPTH, 2 * PAIRS), tlx.dtype_of(p_desc), TILES * H_PIECES)
+    blocks = tlx.local_alloc((GROUP, DEPTH), tlx.dtype_of(p_desc), STAGES)
+    # Results of 4 bytes are handed over in twice as many parts.
+    PART: tl.constexpr = PAIRS if MEASURED else PAIRS // 2
+    results = tlx.local_alloc((PART, GROUP), tlx.dtype_of(out_desc), 4)
+    # Scales of both blocks' pairs: of x, then of the products.
+    measured = tlx.local_alloc((PAIRS,), tl.float32, 4 if MEASURED else 1)
+    full, empty = tlx.alloc_barriers(STAGES, 1), tlx.alloc_barriers(STAGES, CLUSTER)
+    x_full = tlx.alloc_barriers(TILES * PIECES, 1)
+    x_empty = tlx.alloc_barriers(TILES * PIECES, 2)
+    z_full = tlx.alloc_barriers(TILES * H_PIECES, 1)
+    z_empty = tlx.alloc_barriers(TILES * H_PIECES, 3 if MEASURED else 2)
+    known, used = tlx.alloc_barriers(1, 1), tlx.alloc_barriers(1, 2)
+    go = tlx.alloc_barriers(2, 1)
     turns = _turns(tl.cdiv(B * N * (ROW // PAIRS), 2), CLUSTER)
     with tlx.async_tasks():
         with tlx.async_task("default"):
             _finish(
-                x, x_full, x_empty, z, z_full, z_empty, blocks, full, empty, results, g_terms,
-                p_terms, out_desc, turns, N, ROW, C, COUNT, eps, 0,
-                PIECES, H_PIECES, CHUNKS, STAGES, RESIDENT, RESULTS, CLUSTER,
+                x, x_full, x_empty, z, z_full, z_empty, blocks, full, empty, measured, known, used,
+                go, results, g_terms, p_terms, out_desc, turns, N, ROW, C, COUNT, 0,
+                PIECES, H_PIECES, GROUPS, STAGES, RESIDENT, TILES, CLUSTER, MEASURED, UNITS,
             )  # fmt: skip
-        with tlx.async_task(num_warps=4, num_regs=224):
+        with tlx.async_task(num_warps=4, num_regs=_CONSUMER):
             _finish(
-                x, x_full, x_empty, z, z_full, z_empty, blocks, full, empty, results, g_terms,
-                p_terms, out_desc, turns, N, ROW, C, COUNT, eps, 1,
-                PIECES, H_PIECES, CHUNKS, STAGES, RESIDENT, RESULTS, CLUSTER,
+                x, x_full, x_empty, z, z_full, z_empty, blocks, full, empty, measured, known, used,
+                go, results, g_terms, p_terms, out_desc, turns, N, ROW, C, COUNT, 1,
+                PIECES, H_PIECES, GROUPS, STAGES, RESIDENT, TILES, CLUSTER, MEASURED, UNITS,
             )  # fmt: skip
+        with tlx.async_task(num_warps=4, num_regs=_MEASURER):
+            if MEASURED:
+                for turn in range(turns):
+                    of_x = (_kept(kept, turn, 0, B, N, ROW), _kept(kept, turn, 1, B, N, ROW))
+                    scales = _measure_pairs(
+                        z, z_full, z_empty, turn % TILES * H_PIECES, turn // TILES & 1, eps,
+                        H_PIECES, True,
+                    )  # fmt: skip
+                    tlx.barrier_wait(used[0], (turn & 1) ^ 1)
+                    for half in tl.static_range(2):
+                        tlx.local_store(measured[half], of_x[half])
+                        tlx.local_store(measured[2 + half], scales[half])
+                    tlx.barrier_arrive(known[0])
         with tlx.async_task(num_warps=1, num_regs=24):
             copy_weights(
-                p_desc, g_desc, blocks, full, empty, turns, CHANNELS,
-                CHUNKS, H_PIECES, PIECES, STAGES, RESIDENT, CLUSTER,
+                p_desc, g_desc, blocks, full, empty, turns, GROUP,
+                GROUPS, H_PIECES, PIECES, STAGES, RESIDENT, CLUSTER,
             )  # fmt: skip
         with tlx.async_task(num_warps=1, num_regs=40):
             for turn in range(turns):
-                for me in tl.static_range(2):  # which are done with first
-                    _, _, pair = _pairs_of(turn, me, N, ROW)
-                    _copy_rows(products, z, z_full, z_empty, 0, pair, turn, me, H_PIECES, True)
-                for me in tl.static_range(2):
-                    row, first, _ = _pairs_of(turn, me, N, ROW)
-                    _copy_rows(x_desc, x, x_full, x_empty, row, first, turn, me, PIECES, False)
+                places = _places_of(turn, N, ROW)
+                # Products are done with first.
+                _copy_pairs(products, z, z_full, z_empty, turn, places, H_PIECES, TILES, True)
+                _copy_pairs(x_desc, x, x_full, x_empty, turn, places, PIECES, TILES, False)
 
 
 @triton.jit
-def _pairs_of(turn, me, N, ROW):
-    """A consumer's row among B * N, its first pair there, and that pair among B * ROW * ROW."""
-    tile = (tl.program_id(0) + turn * tl.num_programs(0)) * 2 + me
-    row, first = tile // (ROW // PAIRS), tile % (ROW // PAIRS) * PAIRS
+def _places_of(turn, N, ROW):
+    """``_pairs_of`` both blocks."""
+    block, other = _block_of(turn, 0), _block_of(turn, 1)
+    return _pairs_of(block, N, ROW), _pairs_of(other, N, ROW)
+
+
+@triton.jit
+def _pairs_of(block, N, ROW):
+    """A block's row among B * N, its first pair there, and that pair among B * ROW * ROW."""
+    row, first = block // (ROW // PAIRS), block % (ROW // PAIRS) * PAIRS
     return row, first, (row // N * ROW + row % N) * ROW + first
 
 
 @triton.jit
+def _kept(kept, turn, half, B, N, ROW):
+    """The scales of a block's pairs as ``project`` stored them."""
+    row, _, pair = _pairs_of(_block_of(turn, half), N, ROW)
+    there = tl.arange(0, PAIRS) < tl.where(row < B * N, PAIRS, 0)
+    return tl.load(kept + pair.to(tl.int64) + tl.arange(0, PAIRS), there, 0.0)
+
+
+@triton.jit
 def _finish(
-    x, x_full, x_empty, z, z_full, z_empty, blocks, full, empty, results, g_terms,
-    p_terms, out_desc, turns, N, ROW, C, COUNT, eps,
-    ME: tl.constexpr, PIECES: tl.constexpr, H_PIECES: tl.constexpr, CHUNKS: tl.constexpr,
-    STAGES: tl.constexpr, RESIDENT: tl.constexpr, RESULTS: tl.constexpr,
-    CLUSTER: tl.constexpr,
+    x, x_full, x_empty, z, z_full, z_empty, blocks, full, empty, measured, known, used, go,
+    results, g_terms, p_terms, out_desc, turns, N, ROW, C, COUNT, ME: tl.constexpr,
+    PIECES: tl.constexpr, H_PIECES: tl.constexpr, GROUPS: tl.constexpr, STAGES: tl.constexpr,
+    RESIDENT: tl.constexpr, TILES: tl.constexpr, CLUSTER: tl.constexpr, MEASURED: tl.constexpr,
+    UNITS: tl.constexpr,
 ):  # fmt: skip
-    EXTENT: tl.constexpr = PIECES * DEPTH
-    H: tl.constexpr = H_PIECES * DEPTH
-    step = 0
+    BOTH: tl.constexpr = PIECES + H_PIECES
     for turn in range(turns):
-        row, first, _ = _pairs_of(turn, ME, N, ROW)
-        if RESIDENT:
-            step = 0
-        mean, squares = tl.zeros((PAIRS,), tl.float32), tl.zeros((PAIRS,), tl.float32)
-        z_mean, z_squares = tl.zeros((PAIRS,), tl.float32), tl.zeros((PAIRS,), tl.float32)
-        for chunk in range(CHUNKS):
-            last = chunk == CHUNKS - 1
-            p = tl.zeros((PAIRS, CHANNELS), tl.float32)
-            p, step, z_mean, z_squares = _add_pieces(
-                p, z, z_full, z_empty, blocks, full, empty, step, turn, last, chunk == 0,
-                z_mean, z_squares, ME, H_PIECES, STAGES, RESIDENT, True, CLUSTER,
+        at, z_at, phase = turn % TILES * PIECES, turn % TILES * H_PIECES, turn // TILES & 1
+        for step in range(GROUPS // 2):
+            group = step * 2 + ME
+            number, last = turn * GROUPS + group, step == GROUPS // 2 - 1
+            channel = group * GROUP
+            of_p, of_g = _terms(p_terms, channel, C, COUNT), _terms(g_terms, channel, C, COUNT)
+            _begin(go, turn * (GROUPS // 2) + step, ME)
+            p = tl.zeros((GROUP, 2 * PAIRS), tl.float32)
+            p = _add_pieces(
+                p, blocks, full, empty, number, group, z, z_full, z_empty, z_at, phase, last,
+                0, H_PIECES, BOTH, STAGES, RESIDENT, True, CLUSTER,
             )  # fmt: skip
-            g = tl.zeros((PAIRS, CHANNELS), tl.float32)
-            g, step, mean, squares = _add_pieces(
-                g, x, x_full, x_empty, blocks, full, empty, step, turn, last, chunk == 0,
-                mean, squares, ME, PIECES, STAGES, RESIDENT, False, CLUSTER,
+            p = tlx.async_dot_wait(0, p)
+            _done(
+                empty, number, group, z_empty[z_at + H_PIECES - 1], last, H_PIECES - 1,
+                BOTH, STAGES, RESIDENT, CLUSTER,
             )  # fmt: skip
+            g = tl.zeros((GROUP, 2 * PAIRS), tl.float32)
+            g = _add_pieces(
+                g, blocks, full, empty, number, group, x, x_full, x_empty, at, phase, last,
+                H_PIECES, PIECES, BOTH, STAGES, RESIDENT, False, CLUSTER,
+            )  # fmt: skip
+            release(go[1 - ME])
+            g = tlx.async_dot_wait(0, g)
+            _done(
+                empty, number, group, x_empty[at + PIECES - 1], last, BOTH - 1,
+                BOTH, STAGES, RESIDENT, CLUSTER,
+            )  # fmt: skip
+            if MEASURED:
+                if step == 0:
+                    wait(known[0], turn & 1)
             ps, gs = halves_of(p), halves_of(g)
-            at = (row, first)  # pairs past N, and rows past B * N, are dropped
             for half in tl.static_range(2):
-                p, g = ps[half], gs[half]
-                channel = chunk * CHANNELS + half * (CHANNELS // 2)
-                p = _normalised(p, z_mean, z_squares, eps, p_terms, channel, C, COUNT, H)
-                g = _normalised(g, mean, squares, eps, g_terms, channel, C, COUNT, EXTENT)
-                mine = ME * RESULTS + half * (RESULTS - 1)
-                put(out_desc, results, mine, RESULTS, gated(p, g), at, channel, False)
+                g = _normalised(gs[half], measured, half, of_g, MEASURED, UNITS)
+                p = _normalised(ps[half], measured, 2 + half, of_p, MEASURED, UNITS)
+                row, pair, _ = _pairs_of(_block_of(turn, half), N, ROW)
+                # Pairs past N, and rows past B * N, are dropped.
+                _put(out_desc, results, ME * 2, half, gated(p, g), row, pair, channel, MEASURED)
+            if MEASURED:
+                if last:
+                    tlx.barrier_arrive(used[0])
     tlx.async_descriptor_store_wait(0)
+
+
+@triton.jit
+def _put(
+    desc, results, first: tl.constexpr, half: tl.constexpr, values, row, pair, channel,
+    WHOLE: tl.constexpr,
+):  # fmt: skip
+    """Hand over a block's results, WHOLE or by halves."""
+    if WHOLE:
+        put(desc, results, first + half, 2, values, (row, pair), channel, True)
+    else:
+        left, right = halves_of(values)
+        put(desc, results, first, 2, left, (row, pair), channel, True)
+        put(desc, results, first + 1, 2, right, (row, pair + PAIRS // 2), channel, True)

@@ -16,7 +16,7 @@ PROJECTION_BITS = tl.constexpr(10)
 
 
 @triton.jit
-def _power(bound, BITS: tl.constexpr):
+def power(bound, BITS: tl.constexpr):
     """The power of two that takes ``bound`` to 2**(BITS - 1) or more and at most 2**BITS.
 
     1 where the bound is zero or not finite: there is nothing to save.
@@ -35,12 +35,12 @@ def _scale_rows(
     w = tl.load(weight + columns, some, 0.0)
     b = tl.load(bias + columns, some, 0.0)
     root = tl.math.sqrt(EXTENT.to(tl.float32))
-    by_column = _power(root * tl.abs(w) + tl.abs(b), NORM_BITS)
+    by_column = power(root * tl.abs(w) + tl.abs(b), NORM_BITS)
     at = row.to(tl.int64) * EXTENT + columns
     values = tl.load(rows + at, some, 0.0)
     w *= values
     bound = root * tl.math.sqrt(tl.sum(w * w, 0)) + tl.sum(tl.abs(values * b), 0)
-    by_row = _power(bound, PROJECTION_BITS)
+    by_row = power(bound, PROJECTION_BITS)
     tl.store(scaled + at, (values / by_column * by_row).to(tl.float16), some)
     tl.store(units + first + row, 1 / by_row)
 
@@ -80,6 +80,6 @@ def _scale_norm(weight, bias, scaled, EXTENT, EXTENT_POWER: tl.constexpr):
     some = columns < EXTENT
     w = tl.load(weight + columns, some, 0.0)
     b = tl.load(bias + columns, some, 0.0)
-    by = _power(tl.math.sqrt(EXTENT.to(tl.float32)) * tl.abs(w) + tl.abs(b), NORM_BITS)
+    by = power(tl.math.sqrt(EXTENT.to(tl.float32)) * tl.abs(w) + tl.abs(b), NORM_BITS)
     tl.store(scaled + columns, w * by, some)
     tl.store(scaled + EXTENT + columns, b * by, some)

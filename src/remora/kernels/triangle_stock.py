@@ -17,8 +17,11 @@ from remora.kernels.tiles import tile_of
 def normalise(
     x, weight, bias, y, N, ROW, C, stride_xb, stride_xi, stride_xk, stride_xc, eps,
     PAIRS: tl.constexpr, PIECE: tl.constexpr, PIECES: tl.constexpr, FULL: tl.constexpr,
+    WEIGHTED: tl.constexpr,
 ):  # fmt: skip
     """The layer norm of x, (B, N, N, C), into y, (B, ROW, ROW, C), contiguous.
+
+    WEIGHTED: with weight and bias.
 
     What is past N stays as it is. PIECES of PIECE channels, at least C; FULL: they are C. Grid:
     B * N * cdiv(N, PAIRS) programs.
@@ -48,12 +51,33 @@ def normalise(
     scale = tl.math.rsqrt(tl.sum(squares, 1) / C + eps)
     for piece in tl.static_range(PIECES):
         columns = piece * PIECE + tl.arange(0, PIECE)
-        w = tl.load(weight + columns, columns < C, 0.0).to(tl.float32)
-        v = tl.load(bias + columns, columns < C, 0.0).to(tl.float32)
-        values = (parts[piece] - mean[:, None]) * scale[:, None] * w[None, :] + v[None, :]
+        values = (parts[piece] - mean[:, None]) * scale[:, None]
+        if WEIGHTED:
+            w = tl.load(weight + columns, columns < C, 0.0).to(tl.float32)
+            v = tl.load(bias + columns, columns < C, 0.0).to(tl.float32)
+            values = values * w[None, :] + v[None, :]
         at = y + ((b * ROW + i) * ROW + pairs)[:, None] * C + columns[None, :]
         some = there if FULL else there & (columns < C)[None, :]
         tl.store(at, values.to(y.dtype.element_ty), some)
+
+
+@triton.jit(do_not_specialize=("PLANE",))
+def normalise_products(
+    products, units, z, PLANE, eps, EXTENT: tl.constexpr, PAIRS: tl.constexpr
+):  # fmt: skip
+    """The layer norm without weights of products, (EXTENT, PLANE), into z of that shape.
+
+    units: what the channels are multiplied by before, in two factors of EXTENT. Grid:
+    PLANE // PAIRS programs.
+    """
+    channels = tl.arange(0, EXTENT)
+    pairs = tl.program_id(0).to(tl.int64) * PAIRS + tl.arange(0, PAIRS)
+    at = channels[:, None] * tl.cast(PLANE, tl.int64) + pairs[None, :]
+    factor = tl.load(units + channels) * tl.load(units + EXTENT + channels)
+    x = tl.load(products + at) * factor[:, None]
+    x -= tl.sum(x, 0)[None, :] / EXTENT
+    scale = tl.math.rsqrt(tl.sum(x * x, 0) / EXTENT + eps)
+    tl.store(z + at, (x * scale[None, :]).to(z.dtype.element_ty))
 
 
 @triton.jit

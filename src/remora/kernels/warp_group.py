@@ -17,19 +17,30 @@ from remora.tlx.clusters import program_of, rank_of
 from remora.tlx.types import BufferType
 
 
-@op("remora.release")
-def release(call: Call, bar: Any) -> None:
+@op("tlx.release")
+def release(call: Call, bar: Any, remote_cta_rank: Any = None) -> None:
     """Arrive at a barrier once for the task, without waiting for its other warps.
+
+    Args:
+        bar: one barrier.
+        remote_cta_rank: of the CTA of the cluster whose barrier it is; None: the own one.
 
     For buffers that only products of the warp group read, after ``tlx.async_dot_wait``: a
     product is one of the whole group, so that where it is done for one thread it is for all.
     (CUTLASS releases its pipelines so.) ``tlx.barrier_arrive`` makes all warps meet first.
     """
-    call.emit([barrier(call, "bar", bar)])
+    operands = [barrier(call, "bar", bar)]
+    attributes: dict[str, Any] = {}
+    if tl._unwrap_if_constexpr(remote_cta_rank) is not None:
+        operands.append(rank_of(call, "remote_cta_rank", remote_cta_rank))
+        attributes["remote"] = True
+    call.emit(operands, **attributes)
 
 
 @release.reference
-def _release(machine: Machine, bar: Barrier) -> None:
+def _release(machine: Machine, bar: Barrier, rank: Any = None, remote: bool = False) -> None:
+    if remote:
+        bar = machine.elsewhere(bar, program_of(machine, rank))
     bar.arrive(machine.strand.release())
 
 
@@ -37,14 +48,21 @@ def _release(machine: Machine, bar: Barrier) -> None:
 def _(op: Any, builder: Any, lowering: Any) -> None:
     from remora.tlx.lower.assembly import execute, shared_address
 
+    operands = [shared_address(builder, op.operands[0]), *op.operands[1:]]
+    mapped, space = "mov.b32 %bar, $0;", "cta"
+    if len(operands) > 1:
+        lowering.analysis.reached.append(op.operands[0])
+        # Here, and not before a loop: addresses of all barriers take many registers.
+        mapped, space = "mapa.shared::cluster.u32 %bar, $0, $1;", "cluster"
     execute(
         builder,
-        "{\n\t.reg .pred %first;\n\t.reg .b32 %thread;\n"
+        "{\n\t.reg .pred %first;\n\t.reg .b32 %thread, %bar;\n"
         "\tmov.u32 %thread, %tid.x;\n"
         "\tand.b32 %thread, %thread, 127;\n"
         "\tsetp.eq.u32 %first, %thread, 0;\n"
-        "\t@%first mbarrier.arrive.shared::cta.b64 _, [$0];\n\t}",
-        [shared_address(builder, op.operands[0])],
+        f"\t{mapped}\n"
+        f"\t@%first mbarrier.arrive.shared::{space}.b64 _, [%bar];\n\t}}",
+        operands,
     )
 
 
@@ -319,36 +337,46 @@ def _place(builder: Any) -> Any:
     )  # fmt: skip
 
 
-@op("remora.row_moments")
-def row_moments(call: Call, buffer: Any) -> Any:
-    """The mean of each row of a buffer, and the sum of the squares of what differs from it.
+@op("remora.add_moments")
+def add_moments(call: Call, mean: Any, squares: Any, buffer: Any, before: Any) -> Any:
+    """The mean of rows, and the sum of the squares of what differs from it, of more columns.
 
     Args:
+        mean, squares: (rows,) of fp32, of the columns that came before.
         buffer: (rows, columns) of 16 bits, as the first operand of a product has them: 64 rows for
             each warp group, or a view that is.
+        before: how many columns came before, constant.
 
     Returns:
-        two tensors (rows,) of fp32, where that product's rows are: no warp waits for another.
+        both, of all columns, where that product's rows are: no warp waits for another.
     """
     rows = view(call, "buffer", buffer)
+    mean = call.tensor("mean", mean, dtypes=(tl.float32,))
+    squares = call.tensor("squares", squares, dtypes=(tl.float32,))
     kind = tl.block_type(tl.float32, [rows.shape[0]])
-    return call.emit([rows], [kind, kind])
+    count = call.constant("before", before)
+    return call.emit([mean, squares, rows], [kind, kind], before=count)
 
 
-@row_moments.reference
-def _moments(machine: Machine, buffer: Any) -> Any:
+@add_moments.reference
+def _moments(machine: Machine, mean: Any, squares: Any, buffer: Any, before: int) -> Any:
     machine.touch(reads=[buffer])
     values = buffer.astype(np.float32)
-    mean = values.mean(1, dtype=np.float32)
-    return mean, np.square(values - mean[:, None]).sum(1, dtype=np.float32)
+    columns = values.shape[1]
+    more = values.mean(1, dtype=np.float32)
+    squares = squares + np.square(values - more[:, None]).sum(1, dtype=np.float32)
+    more = more - mean
+    part = np.float32(columns / (before + columns))
+    return mean + more * part, squares + more * more * (part * np.float32(before))
 
 
-@row_moments.lowering("cuda:90")
+@add_moments.lowering("cuda:90")
 def _(op: Any, builder: Any, lowering: Any) -> Any:
     from remora.ir.build import attribute, i32
     from remora.tlx.lower.layouts import wgmma_accumulator
 
-    (buffer,) = op.operands
+    before = int(str(op.attributes["before"]).split(" ")[0])
+    mean, squares, buffer = op.operands
     extents, kind = re.findall(r"^!ttg.memdesc<(\d+x\d+)x(\w+),", str(buffer.type))[0]
     rows, columns = map(int, extents.split("x"))
     element = attribute(kind)
@@ -357,23 +385,33 @@ def _(op: Any, builder: Any, lowering: Any) -> Any:
     def tensor(kind: Any) -> Any:
         return attribute(f"tensor<{rows}x{columns}x{kind}, {layout}>")
 
+    def computed(name: str, a: Any, b: Any) -> Any:
+        if isinstance(b, float):
+            value = attribute(f"dense<{b!r}> : {a.type}")
+            b = builder.value("arith.constant", [], a.type, {"value": value})
+        return builder.value(f"arith.{name}f", [a, b], a.type)
+
     wide = tensor("f32")
     values = builder.value("ttg.local_load", [buffer], tensor(element))
     values = builder.value("arith.extf", [values], wide)
-    mean = _sum_of_rows(values, builder)
-    part = attribute(f"dense<{1 / columns!r}> : {mean.type}")
-    part = builder.value("arith.constant", [], mean.type, {"value": part})
-    mean = builder.value("arith.mulf", [mean, part], mean.type)
+    more = computed("mul", _sum_of_rows(values, builder), 1 / columns)
     one = attribute(f"tensor<{rows}x1xf32, {layout}>")
-    spread = builder.value("tt.expand_dims", [mean], one, {"axis": i32(1)})
+    spread = builder.value("tt.expand_dims", [more], one, {"axis": i32(1)})
     spread = builder.value("tt.broadcast", [spread], wide)
-    values = builder.value("arith.subf", [values, spread], wide)
-    values = builder.value("arith.mulf", [values, values], wide)
-    squares = _sum_of_rows(values, builder)
-    kinds = [result.type for result in op.results]
+    values = computed("sub", values, spread)
+    more_squares = _sum_of_rows(computed("mul", values, values), builder)
+    # What the pieces before left is already there: such conversions are undone.
+    mean, squares = (
+        builder.value("ttg.convert_layout", [value], more.type) for value in (mean, squares)
+    )
+    part = columns / (before + columns)
+    more = computed("sub", more, mean)
+    spread = computed("mul", computed("mul", more, more), part * before)
+    mean = computed("add", mean, computed("mul", more, part))
+    squares = computed("add", computed("add", squares, more_squares), spread)
     return [
-        builder.value("ttg.convert_layout", [value], kind)
-        for value, kind in zip((mean, squares), kinds, strict=True)
+        builder.value("ttg.convert_layout", [value], result.type)
+        for value, result in zip((mean, squares), op.results, strict=True)
     ]
 
 
