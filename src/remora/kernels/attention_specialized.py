@@ -112,15 +112,19 @@ def attention_forward(
                 tl.program_id(0), tickets, begins_q, blocks, tiles, BATCH, HEADS,
                 BLOCK_M, HEADS_AT_ONCE, PACKED,
             )  # fmt: skip
+            above = _above(LENGTH_Q, BLOCK_M, RIGHT, PACKED)
             tile = _announce(
-                number, numbers, drawn, read, 0, blocks, BATCH, HEADS, BLOCK_M, HEADS_AT_ONCE, LEAN
-            )
+                number, numbers, drawn, read, 0, blocks, above, BATCH, HEADS,
+                BLOCK_M, HEADS_AT_ONCE, LEAN,
+            )  # fmt: skip
             while number < tiles:
-                batch, head, row = _place(tile, blocks, BATCH, HEADS, BLOCK_M, HEADS_AT_ONCE, LEAN)
+                batch, head, row = _place(
+                    tile, blocks, above, BATCH, HEADS, BLOCK_M, HEADS_AT_ONCE, LEAN
+                )
                 if not LEAN:
                     number, tile = _follow(
-                        number, tickets, numbers, drawn, read, turn + 1, begins_q, blocks, tiles,
-                        BATCH, HEADS, BLOCK_M, HEADS_AT_ONCE, PACKED, LEAN,
+                        number, tickets, numbers, drawn, read, turn + 1, begins_q, blocks, above,
+                        tiles, BATCH, HEADS, BLOCK_M, HEADS_AT_ONCE, PACKED, LEAN,
                     )  # fmt: skip
                 length_q, length_k, end_q, end_k = _extents(
                     begins_q, begins_k, batch, LENGTH_Q, LENGTH_K, PACKED
@@ -157,7 +161,7 @@ def attention_forward(
                         if step == 0:  # there is something to work on, and a ticket takes a while
                             number, tile = _follow(
                                 number, tickets, numbers, drawn, read, turn + 1, begins_q, blocks,
-                                tiles, BATCH, HEADS, BLOCK_M, HEADS_AT_ONCE, PACKED, LEAN,
+                                above, tiles, BATCH, HEADS, BLOCK_M, HEADS_AT_ONCE, PACKED, LEAN,
                             )  # fmt: skip
                 turn += 1
 
@@ -184,7 +188,7 @@ def _has_none(
 ):  # fmt: skip
     """Whether there is such a tile, and it lies past its sequence's end."""
     batch, _, row = _tile(
-        tl.minimum(number, tiles - 1), blocks, BATCH, HEADS, BLOCK_M, HEADS_AT_ONCE
+        tl.minimum(number, tiles - 1), blocks, 0, BATCH, HEADS, BLOCK_M, HEADS_AT_ONCE
     )
     length = tl.load(begins_q + batch + 1) - tl.load(begins_q + batch)
     return (number < tiles) & (row >= length)
@@ -198,7 +202,7 @@ def _ticket(tickets):
 
 @triton.jit
 def _follow(
-    number, tickets, numbers, drawn, read, turn, begins_q, blocks, tiles, BATCH, HEADS,
+    number, tickets, numbers, drawn, read, turn, begins_q, blocks, above, tiles, BATCH, HEADS,
     BLOCK_M: tl.constexpr, HEADS_AT_ONCE: tl.constexpr, PACKED: tl.constexpr, LEAN: tl.constexpr,
 ):  # fmt: skip
     """The number of the tile after a program's, and what the consumers are told of it."""
@@ -209,20 +213,21 @@ def _follow(
         number, tickets, begins_q, blocks, tiles, BATCH, HEADS, BLOCK_M, HEADS_AT_ONCE, PACKED
     )
     tile = _announce(
-        number, numbers, drawn, read, turn, blocks, BATCH, HEADS, BLOCK_M, HEADS_AT_ONCE, LEAN
-    )
+        number, numbers, drawn, read, turn, blocks, above, BATCH, HEADS,
+        BLOCK_M, HEADS_AT_ONCE, LEAN,
+    )  # fmt: skip
     return number, tile
 
 
 @triton.jit
 def _announce(
-    number, numbers, drawn, read, turn, blocks, BATCH, HEADS,
+    number, numbers, drawn, read, turn, blocks, above, BATCH, HEADS,
     BLOCK_M: tl.constexpr, HEADS_AT_ONCE: tl.constexpr, LEAN: tl.constexpr,
 ):  # fmt: skip
     """Tell the consumers of a tile: its number, three times, or if LEAN its place."""
     tile = (number, number, number)
     if LEAN:
-        tile = _tile(number, blocks, BATCH, HEADS, BLOCK_M, HEADS_AT_ONCE)
+        tile = _tile(number, blocks, above, BATCH, HEADS, BLOCK_M, HEADS_AT_ONCE)
     tlx.barrier_wait(read[turn % 2], (turn // 2 & 1) ^ 1)
     for i in tl.static_range(3 if LEAN else 1):
         tlx.local_store(numbers[turn % 2 * 3 + i], tl.full((1,), tile[i], tl.int32))
@@ -246,17 +251,31 @@ def _hear(numbers, drawn, read, turn, LEAN: tl.constexpr):
 
 @triton.jit
 def _place(
-    tile, blocks, BATCH, HEADS,
+    tile, blocks, above, BATCH, HEADS,
     BLOCK_M: tl.constexpr, HEADS_AT_ONCE: tl.constexpr, LEAN: tl.constexpr,
 ):  # fmt: skip
     """Batch, head and first row of a tile, of which the producer has told."""
     if not LEAN:
-        tile = _tile(tile[0], blocks, BATCH, HEADS, BLOCK_M, HEADS_AT_ONCE)
+        tile = _tile(tile[0], blocks, above, BATCH, HEADS, BLOCK_M, HEADS_AT_ONCE)
     return tile
 
 
 @triton.jit
-def _tile(number, blocks, BATCH, HEADS, BLOCK_M: tl.constexpr, HEADS_AT_ONCE: tl.constexpr):
+def _above(LENGTH_Q, BLOCK_M: tl.constexpr, RIGHT: tl.constexpr, PACKED: tl.constexpr):
+    """How many rows of a head's first tile lie before the first query, a multiple of ROWS.
+
+    With a limit on the right the tile that is not full had better be the one with the fewest keys.
+    """
+    above = 0
+    if RIGHT and not PACKED:
+        above = (tl.cdiv(LENGTH_Q, BLOCK_M) * BLOCK_M - LENGTH_Q) // ROWS * ROWS
+    return above
+
+
+@triton.jit
+def _tile(
+    number, blocks, above, BATCH, HEADS, BLOCK_M: tl.constexpr, HEADS_AT_ONCE: tl.constexpr
+):  # fmt: skip
     """Batch, head and first row of a tile; past the last one a batch that there is not."""
     if HEADS_AT_ONCE > 0:
         group = number // (HEADS_AT_ONCE * blocks)
@@ -268,7 +287,7 @@ def _tile(number, blocks, BATCH, HEADS, BLOCK_M: tl.constexpr, HEADS_AT_ONCE: tl
         both = number // blocks
         block = number % blocks
     batch = tl.where(number < blocks * BATCH * HEADS, both // HEADS, BATCH)
-    return batch, both % HEADS, block * BLOCK_M
+    return batch, both % HEADS, block * BLOCK_M - above
 
 
 @triton.jit
@@ -429,11 +448,12 @@ def _consume(
     if PINGPONG and ME == CONSUMERS - 1:
         tlx.named_barrier_arrive(NEXT, 256)  # the first turn
     blocks = tl.cdiv(LENGTH_Q, BLOCK_M)
+    above = _above(LENGTH_Q, BLOCK_M, RIGHT, PACKED)
     tiles = BATCH if LEAN else blocks * BATCH * HEADS
     tile = _hear(numbers, drawn, read, 0, LEAN)
     if tile[0] < tiles:
         turn, at, step = 0, 0, 0
-        batch, head, row = _place(tile, blocks, BATCH, HEADS, BLOCK_M, HEADS_AT_ONCE, LEAN)
+        batch, head, row = _place(tile, blocks, above, BATCH, HEADS, BLOCK_M, HEADS_AT_ONCE, LEAN)
         length_q, length_k, end_q, end_k = _extents(
             begins_q, begins_k, batch, LENGTH_Q, LENGTH_K, PACKED
         )
@@ -473,7 +493,7 @@ def _consume(
                 step = 0
                 tile = following
                 batch, head, row = _place(  # noqa: RUF059
-                    tile, blocks, BATCH, HEADS, BLOCK_M, HEADS_AT_ONCE, LEAN
+                    tile, blocks, above, BATCH, HEADS, BLOCK_M, HEADS_AT_ONCE, LEAN
                 )
                 length_q, length_k, end_q, end_k = _extents(  # noqa: RUF059
                     begins_q, begins_k, batch, LENGTH_Q, LENGTH_K, PACKED
@@ -522,8 +542,8 @@ def _consume(
             if is_last:
                 _finish(
                     acc0, acc1, highest, total, o0[ME], o1[ME], o0_desc, o1_desc, sums,
-                    begins_q, before_this, blocks, BATCH, HEADS, LENGTH_Q, TOTAL_Q,
-                    ME, BLOCK_M, HEADS_AT_ONCE, LEAN, OUT0, OUT1, O_PARTS, MASKED, PACKED,
+                    begins_q, before_this, blocks, above, BATCH, HEADS, LENGTH_Q, TOTAL_Q,
+                    ME, BLOCK_M, HEADS_AT_ONCE, LEAN, OUT0, OUT1, O_PARTS, RIGHT, MASKED, PACKED,
                 )  # fmt: skip
                 acc0 = tl.zeros((ROWS, OUT0), tl.float32)
                 acc1 = tl.zeros((ROWS, OUT1 if OUT1 > 0 else 16), tl.float32)
@@ -554,8 +574,8 @@ def _consume(
         acc0 = tlx.async_dot_wait(0, acc0)
         _finish(
             acc0, acc1, highest, total, o0[ME], o1[ME], o0_desc, o1_desc, sums,
-            begins_q, tile, blocks, BATCH, HEADS, LENGTH_Q, TOTAL_Q,
-            ME, BLOCK_M, HEADS_AT_ONCE, LEAN, OUT0, OUT1, O_PARTS, MASKED, PACKED,
+            begins_q, tile, blocks, above, BATCH, HEADS, LENGTH_Q, TOTAL_Q,
+            ME, BLOCK_M, HEADS_AT_ONCE, LEAN, OUT0, OUT1, O_PARTS, RIGHT, MASKED, PACKED,
         )  # fmt: skip
         tlx.async_descriptor_store_wait(0)
 
@@ -563,14 +583,16 @@ def _consume(
 @triton.jit
 def _finish(
     acc0, acc1, highest, total, o0, o1, o0_desc, o1_desc, sums,
-    begins_q, tile, blocks, BATCH, HEADS, LENGTH_Q, TOTAL_Q,
+    begins_q, tile, blocks, above, BATCH, HEADS, LENGTH_Q, TOTAL_Q,
     ME: tl.constexpr, BLOCK_M: tl.constexpr, HEADS_AT_ONCE: tl.constexpr, LEAN: tl.constexpr,
-    OUT0: tl.constexpr, OUT1: tl.constexpr, O_PARTS: tl.constexpr, MASKED: tl.constexpr,
-    PACKED: tl.constexpr,
+    OUT0: tl.constexpr, OUT1: tl.constexpr, O_PARTS: tl.constexpr, RIGHT: tl.constexpr,
+    MASKED: tl.constexpr, PACKED: tl.constexpr,
 ):  # fmt: skip
     """Store 64 rows of the result, and the logarithms of their sums."""
-    batch, head, row = _place(tile, blocks, BATCH, HEADS, BLOCK_M, HEADS_AT_ONCE, LEAN)
+    batch, head, row = _place(tile, blocks, above, BATCH, HEADS, BLOCK_M, HEADS_AT_ONCE, LEAN)
     row += ME * ROWS
+    if RIGHT and not PACKED:
+        row = tl.where(row < 0, LENGTH_Q, row)  # a store must not begin before its tensor
     length_q, end_q = LENGTH_Q, LENGTH_Q
     if PACKED:
         end_q = tl.load(begins_q + batch + 1)
