@@ -48,7 +48,8 @@ class Config:
     queries each. q_stages: 1 or 2 tiles of queries that are there at a time. o_parts: 1 or 2,
     the parts in which a result is stored. registers: of a consumer's thread. pingpong: whether
     consumers take turns in issuing products. narrow: for dimensions 80 and 96, whether values
-    have products of as many columns. lazy, release, integers, lean: see ``attention_forward``.
+    have products of as many columns. lazy, release, integers, lean, nested, pairs: see
+    ``attention_forward``.
     """
 
     block_n: int
@@ -63,10 +64,14 @@ class Config:
     release: bool = True
     integers: bool = True
     lean: bool = False
+    nested: bool = True
+    pairs: bool = True
 
 
 _CONFIGS = {
-    64: Config(128, consumers=3, registers=160, integers=False, lean=True),
+    64: Config(
+        128, consumers=3, registers=160, integers=False, lean=True, nested=False, pairs=False
+    ),
     80: Config(128, narrow=True),
     96: Config(128, narrow=True),
     128: Config(128),
@@ -336,7 +341,7 @@ class Problem:
             "Q_STAGES": config.q_stages, "O_PARTS": config.o_parts,
             "REGISTERS": config.registers, "PINGPONG": config.pingpong,
             "LAZY": config.lazy, "RELEASE": config.release, "INTEGERS": config.integers,
-            "LEAN": config.lean,
+            "LEAN": config.lean, "NESTED": config.nested, "PAIRS": config.pairs,
             "HEADS_AT_ONCE": together, "TAIL": packed or self.longest_k % config.block_n != 0,
             "num_warps": 4,
         }  # fmt: skip
