@@ -143,6 +143,7 @@ def _weights_before_the_wait(code: str) -> int:
     """
     found = 0
     blocks = re.split(r"^\.L_x_\d+:", code, flags=re.MULTILINE)
+    blocks = [x for x in blocks if "DEPBAR.LE gsb0" in x or "MUFU.EX2" in x]
     for before, after in itertools.pairwise(blocks):
         first = next((x for x in re.findall(r"DEPBAR\.LE gsb0, \S+|MUFU\.EX2", after)), "")
         if before.count("MUFU.EX2") > 20 and "gsb0, 0x0" in first:
