@@ -18,7 +18,7 @@ from triton import knobs
 
 import remora
 from remora.errors import PipelineError
-from remora.kernels.attention import _BACKWARD_BLOCK_M, _CONFIGS, HEAD_DIMS
+from remora.kernels.attention import _BACKWARD_BLOCK_M, _CONFIGS, _UNEVEN, HEAD_DIMS
 from remora.kernels.attention_backward import attention_backward
 from remora.kernels.attention_backward_wide import attention_backward_wide
 from remora.kernels.attention_narrow import backward_of, narrowed
@@ -77,7 +77,8 @@ def forward(
     tail: bool = False, narrow: bool = False,
 ) -> Any:  # fmt: skip
     """As ``attention`` launches it; where values are padded, before its PTX is edited."""
-    config, (first, second) = _CONFIGS[dim], HEAD_DIMS[dim]
+    config = (_UNEVEN if packed or left or right else _CONFIGS)[dim]
+    first, second = HEAD_DIMS[dim]
     out, out1 = (128, 0) if narrow else (first, second)
     kinds: dict[str, Any] = {}
     for name, rows, columns in (
@@ -98,7 +99,7 @@ def forward(
         BLOCK_N=config.block_n, STAGES=config.stages, Q_STAGES=config.q_stages,
         O_PARTS=config.o_parts, REGISTERS=config.registers, PINGPONG=config.pingpong,
         LAZY=config.lazy, RELEASE=config.release, INTEGERS=config.integers, LEAN=config.lean,
-        NESTED=config.nested, PAIRS=config.pairs,
+        NESTED=config.nested, PAIRS=config.pairs, SUMS=config.sums,
         HEADS_AT_ONCE=8 if right else 0, LEFT=left, RIGHT=right, TAIL=tail, LOWER=packed,
         PACKED=packed,
         )  # fmt: skip
@@ -109,7 +110,7 @@ def forward(
     [(64, False), (64, True), (96, False), (128, True), (192, True), (256, False)],
 )
 def test_forward(dim: int, causal: bool) -> None:
-    config, compiled = _CONFIGS[dim], forward(dim, right=causal)
+    config, compiled = (_UNEVEN if causal else _CONFIGS)[dim], forward(dim, right=causal)
     assert not conversions_in_loops(compiled.asm["ttgir"])
     assert compiled.metadata.shared <= 227 << 10
     ptx = compiled.asm["ptx"]

@@ -42,7 +42,7 @@ def attention_forward(
     BLOCK_N: tl.constexpr, STAGES: tl.constexpr, Q_STAGES: tl.constexpr, O_PARTS: tl.constexpr,
     REGISTERS: tl.constexpr, PINGPONG: tl.constexpr, LAZY: tl.constexpr,
     RELEASE: tl.constexpr, INTEGERS: tl.constexpr, LEAN: tl.constexpr, NESTED: tl.constexpr,
-    PAIRS: tl.constexpr, HEADS_AT_ONCE: tl.constexpr,
+    PAIRS: tl.constexpr, SUMS: tl.constexpr, HEADS_AT_ONCE: tl.constexpr,
     LEFT: tl.constexpr, RIGHT: tl.constexpr, TAIL: tl.constexpr, LOWER: tl.constexpr,
     PACKED: tl.constexpr,
 ):  # fmt: skip
@@ -67,7 +67,7 @@ def attention_forward(
     its number, and wait as ``warp_group.wait`` says: fewer registers and instructions. NESTED:
     consumers have a loop over the steps of a tile in that over tiles, and what is done between
     tiles is code of its own: fewer instructions a step, but more code. PAIRS: see
-    ``warp_group.rounded``.
+    ``warp_group.rounded``. SUMS: see ``_sums``.
     """
     SIZE: tl.constexpr = tlx.size_of(tlx.dtype_of(q0_desc))
     q0 = tlx.local_alloc((ROWS, DIM0), tlx.dtype_of(q0_desc), CONSUMERS * Q_STAGES)
@@ -95,7 +95,7 @@ def attention_forward(
                 numbers, drawn, read, o0_desc, o1_desc, sums, begins_q, begins_k,
                 scale, BATCH, HEADS, LENGTH_Q, LENGTH_K, TOTAL_Q, left, right, 0,
                 DIM0, DIM1, OUT0, OUT1, CONSUMERS, BLOCK_N, STAGES, Q_STAGES, O_PARTS, PINGPONG,
-                LAZY, RELEASE, INTEGERS, LEAN, NESTED, PAIRS, HEADS_AT_ONCE,
+                LAZY, RELEASE, INTEGERS, LEAN, NESTED, PAIRS, SUMS, HEADS_AT_ONCE,
                 LEFT, RIGHT, TAIL, LOWER, PACKED,
             )  # fmt: skip
         with tlx.async_task(num_warps=4, num_regs=REGISTERS, replicate=CONSUMERS - 1):
@@ -105,7 +105,7 @@ def attention_forward(
                 scale, BATCH, HEADS, LENGTH_Q, LENGTH_K, TOTAL_Q, left, right,
                 tlx.async_task_replica_id() + 1,
                 DIM0, DIM1, OUT0, OUT1, CONSUMERS, BLOCK_N, STAGES, Q_STAGES, O_PARTS, PINGPONG,
-                LAZY, RELEASE, INTEGERS, LEAN, NESTED, PAIRS, HEADS_AT_ONCE,
+                LAZY, RELEASE, INTEGERS, LEAN, NESTED, PAIRS, SUMS, HEADS_AT_ONCE,
                 LEFT, RIGHT, TAIL, LOWER, PACKED,
             )  # fmt: skip
         with tlx.async_task(num_warps=1, num_regs=24 if CONSUMERS > 2 else 40):
@@ -448,16 +448,17 @@ def _begin(
 @triton.jit
 def _step(
     q0, q1, k0, k1, v0, v1, k_full, k_empty, v_full, v_empty, at, weights16, acc0, acc1, highest,
-    row, column, length_k, shift, left, right, scale,
+    row, column, length_k, shift, left, right, scale, q_empty, is_first, is_last,
     ME: tl.constexpr, DIM1: tl.constexpr, OUT1: tl.constexpr, CONSUMERS: tl.constexpr,
     STAGES: tl.constexpr, PINGPONG: tl.constexpr, LAZY: tl.constexpr, RELEASE: tl.constexpr,
-    INTEGERS: tl.constexpr, LEAN: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr,
-    TAIL: tl.constexpr,
+    INTEGERS: tl.constexpr, LEAN: tl.constexpr, SUMS: tl.constexpr,
+    LEFT: tl.constexpr, RIGHT: tl.constexpr, TAIL: tl.constexpr,
 ):  # fmt: skip
     """Add the values of the program's step ``at``, and work out the weights of the next one.
 
-    Returns the sums, the weights and their sums, what these are relative to, and whether that is
-    another than ``highest``.
+    is_first, is_last: whether that is a tile's first one, and its last one with ``q_empty`` to be
+    told. Returns the sums, the weights and their sums, what these are relative to, and whether
+    that is another than ``highest``.
     """
     stage, before, phase = (at + 1) % STAGES, at % STAGES, ((at + 1) // STAGES) & 1
     _wait(k_full[stage], phase, LEAN)
@@ -471,10 +472,14 @@ def _step(
         tlx.named_barrier_arrive(_TURN + (ME + 1) % CONSUMERS, 256)
     scores = tlx.async_dot_wait(1 if OUT1 == 0 else 2, scores)
     _release(k_empty[stage], RELEASE)
+    if is_last:
+        _release(q_empty, RELEASE)
     scores = _masked(scores, row, column, length_k, shift, left, right, LEFT, RIGHT, TAIL)
+    if is_first:
+        highest = tl.full((ROWS,), float("-inf"), tl.float32)
     higher, grown = _highest(scores, highest, scale, LAZY, INTEGERS)
     weights = _weights(scores, higher, scale, LEFT or RIGHT or TAIL)
-    sum_ = tl.sum(weights, 1)
+    sum_ = _sums(weights, SUMS)
     # Before the wait for the products: ptxas leaves what is before a wait's loop there,
     # and would else work out the weights after the products, not beside them.
     _wait(v_full[stage], phase, LEAN)
@@ -486,8 +491,19 @@ def _step(
 
 
 @triton.jit
+def _sums(weights, SUMS: tl.constexpr):
+    """Each row's sum of weights, with SUMS in eight parts: no thread asks another."""
+    if SUMS:
+        sums = tl.sum(tl.reshape(weights, (weights.shape[0], weights.shape[1] // 8, 8)), 1)
+    else:
+        sums = tl.sum(weights, 1)
+    return sums
+
+
+@triton.jit
 def _scaled(
-    acc0, acc1, total, highest, higher, OUT1: tl.constexpr, MASKED: tl.constexpr
+    acc0, acc1, total, highest, higher,
+    OUT1: tl.constexpr, MASKED: tl.constexpr, SUMS: tl.constexpr,
 ):  # fmt: skip
     """What has been summed, relative to ``higher``."""
     base = higher
@@ -497,7 +513,7 @@ def _scaled(
     acc0 = acc0 * shrink[:, None]
     if OUT1 > 0:
         acc1 = acc1 * shrink[:, None]
-    return acc0, acc1, total * shrink
+    return acc0, acc1, (total * shrink[:, None] if SUMS else total * shrink)
 
 
 @triton.jit
@@ -514,9 +530,9 @@ def _consume(
     OUT1: tl.constexpr, CONSUMERS: tl.constexpr,
     BLOCK_N: tl.constexpr, STAGES: tl.constexpr, Q_STAGES: tl.constexpr, O_PARTS: tl.constexpr,
     PINGPONG: tl.constexpr, LAZY: tl.constexpr, RELEASE: tl.constexpr, INTEGERS: tl.constexpr,
-    LEAN: tl.constexpr, NESTED: tl.constexpr, PAIRS: tl.constexpr, HEADS_AT_ONCE: tl.constexpr,
-    LEFT: tl.constexpr, RIGHT: tl.constexpr, TAIL: tl.constexpr, LOWER: tl.constexpr,
-    PACKED: tl.constexpr,
+    LEAN: tl.constexpr, NESTED: tl.constexpr, PAIRS: tl.constexpr, SUMS: tl.constexpr,
+    HEADS_AT_ONCE: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr, TAIL: tl.constexpr,
+    LOWER: tl.constexpr, PACKED: tl.constexpr,
 ):  # fmt: skip
     """64 rows of each of the program's tiles of queries.
 
@@ -549,7 +565,7 @@ def _consume(
         lowest = tl.full((ROWS,), float("-inf"), tl.float32)
         highest, grown = _highest(scores, lowest, scale, LAZY, INTEGERS)
         weights = _weights(scores, highest, scale, MASKED)
-        total = tl.sum(weights, 1)
+        total = _sums(weights, SUMS)
         weights16 = _in_16_bits(weights, dtype, PAIRS)
         tlx.barrier_wait(v_full[0], 0)
         more, following = steps > 0, tile
@@ -567,12 +583,12 @@ def _consume(
                     acc0, acc1, weights, sum_, higher, grown = _step(
                         q0[place], q1[place], k0, k1, v0, v1, k_full, k_empty, v_full, v_empty, at,
                         weights16, acc0, acc1, highest, row, first + i * BLOCK_N, length_k, shift,
-                        left, right, scale, ME, DIM1, OUT1, CONSUMERS, STAGES, PINGPONG, LAZY,
-                        RELEASE, INTEGERS, LEAN, LEFT, RIGHT, TAIL,
+                        left, right, scale, q_empty[place], False, False, ME, DIM1, OUT1, CONSUMERS,
+                        STAGES, PINGPONG, LAZY, RELEASE, INTEGERS, LEAN, SUMS, LEFT, RIGHT, TAIL,
                     )  # fmt: skip
                     if grown:
                         acc0, acc1, total = _scaled(
-                            acc0, acc1, total, highest, higher, OUT1, MASKED
+                            acc0, acc1, total, highest, higher, OUT1, MASKED, SUMS
                         )
                     total += sum_
                     highest = higher
@@ -583,33 +599,32 @@ def _consume(
                 more = following[0] < tiles
             if not NESTED or more:
                 before_this = tile
-                is_last = True if NESTED else step + 1 == steps
+                begins = True if NESTED else step + 1 == steps
                 step += 1
-                so_far = highest
-                if is_last:
+                if begins:
                     turn += 1
                     step = 0
                     tile = following
-                    so_far = lowest
                     row, length_k, shift, first, steps = _begin(
                         tile, blocks, above, begins_q, begins_k, BATCH, HEADS, LENGTH_Q, LENGTH_K,
                         left, right, ME, BLOCK_M, BLOCK_N, HEADS_AT_ONCE, LEAN, LEFT, RIGHT, LOWER,
                         PACKED,
                     )  # fmt: skip
                 place = turn % Q_STAGES * CONSUMERS + ME
-                if is_last:
+                if begins:
                     _wait(q_full[place], turn // Q_STAGES & 1, LEAN)
+                ends = False if NESTED else step + 1 == steps
                 acc0, acc1, weights, sum_, higher, grown = _step(
                     q0[place], q1[place], k0, k1, v0, v1, k_full, k_empty, v_full, v_empty, at,
-                    weights16, acc0, acc1, so_far, row, first + step * BLOCK_N, length_k, shift,
-                    left, right, scale, ME, DIM1, OUT1, CONSUMERS, STAGES, PINGPONG, LAZY,
-                    RELEASE, INTEGERS, LEAN, LEFT, RIGHT, TAIL,
+                    weights16, acc0, acc1, highest, row, first + step * BLOCK_N, length_k, shift,
+                    left, right, scale, q_empty[place], begins, ends, ME, DIM1, OUT1, CONSUMERS,
+                    STAGES, PINGPONG, LAZY, RELEASE, INTEGERS, LEAN, SUMS, LEFT, RIGHT, TAIL,
                 )  # fmt: skip
-                if is_last:
+                if begins:
                     _finish(
                         acc0, acc1, highest, total, o0[ME], o1[ME], o0_desc, o1_desc, sums,
                         begins_q, before_this, blocks, above, BATCH, HEADS, LENGTH_Q, TOTAL_Q,
-                        ME, BLOCK_M, HEADS_AT_ONCE, LEAN, OUT0, OUT1, O_PARTS, RIGHT, MASKED,
+                        ME, BLOCK_M, HEADS_AT_ONCE, LEAN, SUMS, OUT0, OUT1, O_PARTS, RIGHT, MASKED,
                         PACKED,
                     )  # fmt: skip
                     acc0 = tl.zeros((ROWS, OUT0), tl.float32)
@@ -618,15 +633,14 @@ def _consume(
                 else:
                     if grown:
                         acc0, acc1, total = _scaled(
-                            acc0, acc1, total, highest, higher, OUT1, MASKED
+                            acc0, acc1, total, highest, higher, OUT1, MASKED, SUMS
                         )
                     total += sum_
                 highest = higher
                 weights16 = _in_16_bits(weights, dtype, PAIRS)
                 at += 1
                 if not NESTED:
-                    if step + 1 == steps:
-                        _release(q_empty[place], RELEASE)
+                    if ends:
                         following = _hear(numbers, drawn, read, turn + 1, LEAN)
                         more = following[0] < tiles
 
@@ -639,7 +653,7 @@ def _consume(
         _finish(
             acc0, acc1, highest, total, o0[ME], o1[ME], o0_desc, o1_desc, sums,
             begins_q, tile, blocks, above, BATCH, HEADS, LENGTH_Q, TOTAL_Q,
-            ME, BLOCK_M, HEADS_AT_ONCE, LEAN, OUT0, OUT1, O_PARTS, RIGHT, MASKED, PACKED,
+            ME, BLOCK_M, HEADS_AT_ONCE, LEAN, SUMS, OUT0, OUT1, O_PARTS, RIGHT, MASKED, PACKED,
         )  # fmt: skip
         tlx.async_descriptor_store_wait(0)
 
@@ -649,8 +663,8 @@ def _finish(
     acc0, acc1, highest, total, o0, o1, o0_desc, o1_desc, sums,
     begins_q, tile, blocks, above, BATCH, HEADS, LENGTH_Q, TOTAL_Q,
     ME: tl.constexpr, BLOCK_M: tl.constexpr, HEADS_AT_ONCE: tl.constexpr, LEAN: tl.constexpr,
-    OUT0: tl.constexpr, OUT1: tl.constexpr, O_PARTS: tl.constexpr, RIGHT: tl.constexpr,
-    MASKED: tl.constexpr, PACKED: tl.constexpr,
+    SUMS: tl.constexpr, OUT0: tl.constexpr, OUT1: tl.constexpr, O_PARTS: tl.constexpr,
+    RIGHT: tl.constexpr, MASKED: tl.constexpr, PACKED: tl.constexpr,
 ):  # fmt: skip
     """Store 64 rows of the result, and the logarithms of their sums."""
     batch, head, row = _place(tile, blocks, above, BATCH, HEADS, BLOCK_M, HEADS_AT_ONCE, LEAN)
@@ -661,6 +675,8 @@ def _finish(
     if PACKED:
         end_q = tl.load(begins_q + batch + 1)
         length_q = end_q - tl.load(begins_q + batch)
+    if SUMS:
+        total = tl.sum(total, 1)
     inverse = 1.0 / total
     if MASKED:
         inverse = tl.where(total == 0.0, 0.0, inverse)
