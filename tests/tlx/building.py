@@ -85,7 +85,8 @@ def conversions_in_loops(ttgir: str) -> list[str]:
     """The conversions of layouts within loops, but for those that move nothing between threads.
 
     A product's result that becomes the first operand of another product stays in its registers
-    where elements are of 16 bits; a value of each row of one product is where that of another is.
+    where elements are of 16 bits; a value of each row of one product is where that of another is,
+    a result of one width where one of another width would be, and sums of every eighth column.
     """
     found, inside = [], []
     for line in ttgir.splitlines():
@@ -95,7 +96,10 @@ def conversions_in_loops(ttgir: str) -> list[str]:
         if re.search(r"= scf\.(for|while) |^scf\.(for|while) ", text):
             inside.append(depth)
         free = re.search(r"x(bf16|f16), #mma\d*> -> tensor<\S+ #ttg.dot_op<{opIdx = 0", text)
-        free = free or re.search(r"x1xf32, #mma\d*> -> tensor<\S+ #mma\d*>", text)
+        free = free or re.search(r"xf32, #mma\d*> -> tensor<\S+ #mma\d*>", text)
+        row = r"#ttg.slice<{dim = 1, parent = #mma\d*}>>"
+        free = free or re.search(rf"xi1, {row} -> tensor<\d+xi1, {row}", text)
+        free = free or re.search(r"x8xf32, #ttg.slice<{dim = 1, parent = #lin\S+ -> \S+ #mma", text)
         if inside and "ttg.convert_layout" in text and not free:
             found.append(text)
     return found

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import triton
@@ -48,7 +48,8 @@ class Config:
     queries each. q_stages: 1 or 2 tiles of queries that are there at a time. o_parts: 1 or 2,
     the parts in which a result is stored. registers: of a consumer's thread. pingpong: whether
     consumers take turns in issuing products. narrow: for dimensions 80 and 96, whether values
-    have products of as many columns. lazy, release, integers, lean: see ``attention_forward``.
+    have products of as many columns. lazy, release, integers, lean, nested, pairs, sums: see
+    ``attention_forward``.
     """
 
     block_n: int
@@ -63,16 +64,22 @@ class Config:
     release: bool = True
     integers: bool = True
     lean: bool = False
+    nested: bool = True
+    pairs: bool = True
+    sums: bool = False
 
 
 _CONFIGS = {
-    64: Config(128, consumers=3, registers=160, integers=False, lean=True),
+    64: Config(128, consumers=3, registers=160, lean=True, nested=False),
     80: Config(128, narrow=True),
     96: Config(128, narrow=True),
     128: Config(128),
-    192: Config(64, q_stages=1, release=False, integers=False),
-    256: Config(64, q_stages=1, o_parts=2, registers=240, release=False, integers=False),
+    192: Config(64, q_stages=1, release=False, integers=False, sums=True),
+    256: Config(64, q_stages=1, o_parts=2, registers=240, release=False, integers=False, sums=True),
 }
+
+# Where tiles differ in their steps: with masks both were slower for 64.
+_UNEVEN = _CONFIGS | {64: replace(_CONFIGS[64], integers=False, pairs=False)}
 
 
 # Queries of a step of Hopper's backward kernel, for dimensions up to 128.
@@ -232,6 +239,11 @@ class Problem:
         sizes = (*self.q.shape, *self.k.shape, self.batch, self.longest_q, self.longest_k)
         return 0 in sizes
 
+    @property
+    def _even(self) -> bool:
+        """Whether all tiles of queries see as many keys."""
+        return self.packed is None and self.band.left is None and self.band.right is None
+
     @_on_its_device
     def forward(self, config: Config | None = None) -> tuple[Any, Any]:
         """The result and the logarithms of sums."""
@@ -245,7 +257,7 @@ class Problem:
             wide, sums = self._in_fp32().forward()
             o.copy_(wide)
         elif _on_hopper(self.q):
-            config = config or _CONFIGS[self.dim]
+            config = config or (_CONFIGS if self._even else _UNEVEN)[self.dim]
             arguments, constants, grid = self.specialized(o, sums, config)
             kernel = forward_of(self.dim) if config.narrow else attention_forward
             kernel[grid](*arguments, **constants)
@@ -324,8 +336,8 @@ class Problem:
             # Heads of one key head follow each other.
             each = 2 * self.longest_k * self.dim * self.q.element_size() / self.group
             together = 1 << max(0, int(math.log2(max(1, _CACHED / each))))
-        if tiles > programs and (packed or self.band != Band(lower=self.band.lower)):
-            tickets = sums.new_zeros(1, dtype=torch.int32)  # tiles differ
+        if tiles > programs and not self._even:
+            tickets = sums.new_zeros(1, dtype=torch.int32)
         arguments = [
             *descriptors, sums, tickets, *self.begins, self.scale * math.log2(math.e), self.batch,
             *self.extents,
@@ -336,7 +348,8 @@ class Problem:
             "Q_STAGES": config.q_stages, "O_PARTS": config.o_parts,
             "REGISTERS": config.registers, "PINGPONG": config.pingpong,
             "LAZY": config.lazy, "RELEASE": config.release, "INTEGERS": config.integers,
-            "LEAN": config.lean,
+            "LEAN": config.lean, "NESTED": config.nested, "PAIRS": config.pairs,
+            "SUMS": config.sums,
             "HEADS_AT_ONCE": together, "TAIL": packed or self.longest_k % config.block_n != 0,
             "num_warps": 4,
         }  # fmt: skip

@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 
 import remora.tlx as tlx
-from remora.kernels.warp_group import any_in_warp, release, wait
+from remora.kernels.warp_group import any_in_warp, release, rounded, wait
 from remora.pipeline import attach
 
 #: Rows of a consumer: what one wgmma has.
@@ -41,8 +41,8 @@ def attention_forward(
     OUT1: tl.constexpr, CONSUMERS: tl.constexpr,
     BLOCK_N: tl.constexpr, STAGES: tl.constexpr, Q_STAGES: tl.constexpr, O_PARTS: tl.constexpr,
     REGISTERS: tl.constexpr, PINGPONG: tl.constexpr, LAZY: tl.constexpr,
-    RELEASE: tl.constexpr, INTEGERS: tl.constexpr, LEAN: tl.constexpr,
-    HEADS_AT_ONCE: tl.constexpr,
+    RELEASE: tl.constexpr, INTEGERS: tl.constexpr, LEAN: tl.constexpr, NESTED: tl.constexpr,
+    PAIRS: tl.constexpr, SUMS: tl.constexpr, HEADS_AT_ONCE: tl.constexpr,
     LEFT: tl.constexpr, RIGHT: tl.constexpr, TAIL: tl.constexpr, LOWER: tl.constexpr,
     PACKED: tl.constexpr,
 ):  # fmt: skip
@@ -64,7 +64,10 @@ def attention_forward(
     accumulated is made relative to a row's highest score only where that has grown by more than
     8, in base 2 (FlashAttention-4 does so). RELEASE: see ``warp_group.release``. INTEGERS: see
     ``_maximum``. LEAN: consumers hear from the producer where a tile is, and do not work it out of
-    its number, and wait as ``warp_group.wait`` says: fewer registers and instructions.
+    its number, and wait as ``warp_group.wait`` says: fewer registers and instructions. NESTED:
+    consumers have a loop over the steps of a tile in that over tiles, and what is done between
+    tiles is code of its own: fewer instructions a step, but more code. PAIRS: see
+    ``warp_group.rounded``. SUMS: see ``_sums``.
     """
     SIZE: tl.constexpr = tlx.size_of(tlx.dtype_of(q0_desc))
     q0 = tlx.local_alloc((ROWS, DIM0), tlx.dtype_of(q0_desc), CONSUMERS * Q_STAGES)
@@ -92,7 +95,8 @@ def attention_forward(
                 numbers, drawn, read, o0_desc, o1_desc, sums, begins_q, begins_k,
                 scale, BATCH, HEADS, LENGTH_Q, LENGTH_K, TOTAL_Q, left, right, 0,
                 DIM0, DIM1, OUT0, OUT1, CONSUMERS, BLOCK_N, STAGES, Q_STAGES, O_PARTS, PINGPONG,
-                LAZY, RELEASE, INTEGERS, LEAN, HEADS_AT_ONCE, LEFT, RIGHT, TAIL, LOWER, PACKED,
+                LAZY, RELEASE, INTEGERS, LEAN, NESTED, PAIRS, SUMS, HEADS_AT_ONCE,
+                LEFT, RIGHT, TAIL, LOWER, PACKED,
             )  # fmt: skip
         with tlx.async_task(num_warps=4, num_regs=REGISTERS, replicate=CONSUMERS - 1):
             _consume(
@@ -101,7 +105,8 @@ def attention_forward(
                 scale, BATCH, HEADS, LENGTH_Q, LENGTH_K, TOTAL_Q, left, right,
                 tlx.async_task_replica_id() + 1,
                 DIM0, DIM1, OUT0, OUT1, CONSUMERS, BLOCK_N, STAGES, Q_STAGES, O_PARTS, PINGPONG,
-                LAZY, RELEASE, INTEGERS, LEAN, HEADS_AT_ONCE, LEFT, RIGHT, TAIL, LOWER, PACKED,
+                LAZY, RELEASE, INTEGERS, LEAN, NESTED, PAIRS, SUMS, HEADS_AT_ONCE,
+                LEFT, RIGHT, TAIL, LOWER, PACKED,
             )  # fmt: skip
         with tlx.async_task(num_warps=1, num_regs=24 if CONSUMERS > 2 else 40):
             at, turn = 0, 0
@@ -112,15 +117,19 @@ def attention_forward(
                 tl.program_id(0), tickets, begins_q, blocks, tiles, BATCH, HEADS,
                 BLOCK_M, HEADS_AT_ONCE, PACKED,
             )  # fmt: skip
+            above = _above(LENGTH_Q, BLOCK_M, RIGHT, PACKED)
             tile = _announce(
-                number, numbers, drawn, read, 0, blocks, BATCH, HEADS, BLOCK_M, HEADS_AT_ONCE, LEAN
-            )
+                number, numbers, drawn, read, 0, blocks, above, BATCH, HEADS,
+                BLOCK_M, HEADS_AT_ONCE, LEAN,
+            )  # fmt: skip
             while number < tiles:
-                batch, head, row = _place(tile, blocks, BATCH, HEADS, BLOCK_M, HEADS_AT_ONCE, LEAN)
+                batch, head, row = _place(
+                    tile, blocks, above, BATCH, HEADS, BLOCK_M, HEADS_AT_ONCE, LEAN
+                )
                 if not LEAN:
                     number, tile = _follow(
-                        number, tickets, numbers, drawn, read, turn + 1, begins_q, blocks, tiles,
-                        BATCH, HEADS, BLOCK_M, HEADS_AT_ONCE, PACKED, LEAN,
+                        number, tickets, numbers, drawn, read, turn + 1, begins_q, blocks, above,
+                        tiles, BATCH, HEADS, BLOCK_M, HEADS_AT_ONCE, PACKED, LEAN,
                     )  # fmt: skip
                 length_q, length_k, end_q, end_k = _extents(
                     begins_q, begins_k, batch, LENGTH_Q, LENGTH_K, PACKED
@@ -157,7 +166,7 @@ def attention_forward(
                         if step == 0:  # there is something to work on, and a ticket takes a while
                             number, tile = _follow(
                                 number, tickets, numbers, drawn, read, turn + 1, begins_q, blocks,
-                                tiles, BATCH, HEADS, BLOCK_M, HEADS_AT_ONCE, PACKED, LEAN,
+                                above, tiles, BATCH, HEADS, BLOCK_M, HEADS_AT_ONCE, PACKED, LEAN,
                             )  # fmt: skip
                 turn += 1
 
@@ -184,7 +193,7 @@ def _has_none(
 ):  # fmt: skip
     """Whether there is such a tile, and it lies past its sequence's end."""
     batch, _, row = _tile(
-        tl.minimum(number, tiles - 1), blocks, BATCH, HEADS, BLOCK_M, HEADS_AT_ONCE
+        tl.minimum(number, tiles - 1), blocks, 0, BATCH, HEADS, BLOCK_M, HEADS_AT_ONCE
     )
     length = tl.load(begins_q + batch + 1) - tl.load(begins_q + batch)
     return (number < tiles) & (row >= length)
@@ -198,7 +207,7 @@ def _ticket(tickets):
 
 @triton.jit
 def _follow(
-    number, tickets, numbers, drawn, read, turn, begins_q, blocks, tiles, BATCH, HEADS,
+    number, tickets, numbers, drawn, read, turn, begins_q, blocks, above, tiles, BATCH, HEADS,
     BLOCK_M: tl.constexpr, HEADS_AT_ONCE: tl.constexpr, PACKED: tl.constexpr, LEAN: tl.constexpr,
 ):  # fmt: skip
     """The number of the tile after a program's, and what the consumers are told of it."""
@@ -209,20 +218,21 @@ def _follow(
         number, tickets, begins_q, blocks, tiles, BATCH, HEADS, BLOCK_M, HEADS_AT_ONCE, PACKED
     )
     tile = _announce(
-        number, numbers, drawn, read, turn, blocks, BATCH, HEADS, BLOCK_M, HEADS_AT_ONCE, LEAN
-    )
+        number, numbers, drawn, read, turn, blocks, above, BATCH, HEADS,
+        BLOCK_M, HEADS_AT_ONCE, LEAN,
+    )  # fmt: skip
     return number, tile
 
 
 @triton.jit
 def _announce(
-    number, numbers, drawn, read, turn, blocks, BATCH, HEADS,
+    number, numbers, drawn, read, turn, blocks, above, BATCH, HEADS,
     BLOCK_M: tl.constexpr, HEADS_AT_ONCE: tl.constexpr, LEAN: tl.constexpr,
 ):  # fmt: skip
     """Tell the consumers of a tile: its number, three times, or if LEAN its place."""
     tile = (number, number, number)
     if LEAN:
-        tile = _tile(number, blocks, BATCH, HEADS, BLOCK_M, HEADS_AT_ONCE)
+        tile = _tile(number, blocks, above, BATCH, HEADS, BLOCK_M, HEADS_AT_ONCE)
     tlx.barrier_wait(read[turn % 2], (turn // 2 & 1) ^ 1)
     for i in tl.static_range(3 if LEAN else 1):
         tlx.local_store(numbers[turn % 2 * 3 + i], tl.full((1,), tile[i], tl.int32))
@@ -246,17 +256,31 @@ def _hear(numbers, drawn, read, turn, LEAN: tl.constexpr):
 
 @triton.jit
 def _place(
-    tile, blocks, BATCH, HEADS,
+    tile, blocks, above, BATCH, HEADS,
     BLOCK_M: tl.constexpr, HEADS_AT_ONCE: tl.constexpr, LEAN: tl.constexpr,
 ):  # fmt: skip
     """Batch, head and first row of a tile, of which the producer has told."""
     if not LEAN:
-        tile = _tile(tile[0], blocks, BATCH, HEADS, BLOCK_M, HEADS_AT_ONCE)
+        tile = _tile(tile[0], blocks, above, BATCH, HEADS, BLOCK_M, HEADS_AT_ONCE)
     return tile
 
 
 @triton.jit
-def _tile(number, blocks, BATCH, HEADS, BLOCK_M: tl.constexpr, HEADS_AT_ONCE: tl.constexpr):
+def _above(LENGTH_Q, BLOCK_M: tl.constexpr, RIGHT: tl.constexpr, PACKED: tl.constexpr):
+    """How many rows of a head's first tile lie before the first query, a multiple of ROWS.
+
+    With a limit on the right the tile that is not full had better be the one with the fewest keys.
+    """
+    above = 0
+    if RIGHT and not PACKED:
+        above = (tl.cdiv(LENGTH_Q, BLOCK_M) * BLOCK_M - LENGTH_Q) // ROWS * ROWS
+    return above
+
+
+@triton.jit
+def _tile(
+    number, blocks, above, BATCH, HEADS, BLOCK_M: tl.constexpr, HEADS_AT_ONCE: tl.constexpr
+):  # fmt: skip
     """Batch, head and first row of a tile; past the last one a batch that there is not."""
     if HEADS_AT_ONCE > 0:
         group = number // (HEADS_AT_ONCE * blocks)
@@ -268,7 +292,7 @@ def _tile(number, blocks, BATCH, HEADS, BLOCK_M: tl.constexpr, HEADS_AT_ONCE: tl
         both = number // blocks
         block = number % blocks
     batch = tl.where(number < blocks * BATCH * HEADS, both // HEADS, BATCH)
-    return batch, both % HEADS, block * BLOCK_M
+    return batch, both % HEADS, block * BLOCK_M - above
 
 
 @triton.jit
@@ -405,6 +429,99 @@ def _weights(scores, highest, scale, MASKED: tl.constexpr):
 
 
 @triton.jit
+def _begin(
+    tile, blocks, above, begins_q, begins_k, BATCH, HEADS, LENGTH_Q, LENGTH_K, left, right,
+    ME: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, HEADS_AT_ONCE: tl.constexpr,
+    LEAN: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr, LOWER: tl.constexpr,
+    PACKED: tl.constexpr,
+):  # fmt: skip
+    """A consumer's first row of a tile, the keys, the rows' shift, the first key, the steps."""
+    batch, _, row = _place(tile, blocks, above, BATCH, HEADS, BLOCK_M, HEADS_AT_ONCE, LEAN)
+    length_q, length_k, _, _ = _extents(begins_q, begins_k, batch, LENGTH_Q, LENGTH_K, PACKED)
+    first, steps = _blocks(
+        row, length_q, length_k, left, right, BLOCK_M, BLOCK_N, LEFT, RIGHT, LOWER
+    )
+    shift = length_k - length_q if LOWER else 0
+    return row + ME * ROWS, length_k, shift, first, steps
+
+
+@triton.jit
+def _step(
+    q0, q1, k0, k1, v0, v1, k_full, k_empty, v_full, v_empty, at, weights16, acc0, acc1, highest,
+    row, column, length_k, shift, left, right, scale, q_empty, is_first, is_last,
+    ME: tl.constexpr, DIM1: tl.constexpr, OUT1: tl.constexpr, CONSUMERS: tl.constexpr,
+    STAGES: tl.constexpr, PINGPONG: tl.constexpr, LAZY: tl.constexpr, RELEASE: tl.constexpr,
+    INTEGERS: tl.constexpr, LEAN: tl.constexpr, SUMS: tl.constexpr,
+    LEFT: tl.constexpr, RIGHT: tl.constexpr, TAIL: tl.constexpr,
+):  # fmt: skip
+    """Add the values of the program's step ``at``, and work out the weights of the next one.
+
+    is_first, is_last: whether that is a tile's first one, and its last one with ``q_empty`` to be
+    told. Returns the sums, the weights and their sums, what these are relative to, and whether
+    that is another than ``highest``.
+    """
+    stage, before, phase = (at + 1) % STAGES, at % STAGES, ((at + 1) // STAGES) & 1
+    _wait(k_full[stage], phase, LEAN)
+    if PINGPONG:
+        tlx.named_barrier_wait(_TURN + ME, 256)
+    scores = _scores(q0, q1, k0[stage], k1[stage], DIM1)
+    acc0 = tlx.async_dot(weights16, v0[before], acc0)
+    if OUT1 > 0:
+        acc1 = tlx.async_dot(weights16, v1[before], acc1)
+    if PINGPONG:
+        tlx.named_barrier_arrive(_TURN + (ME + 1) % CONSUMERS, 256)
+    scores = tlx.async_dot_wait(1 if OUT1 == 0 else 2, scores)
+    _release(k_empty[stage], RELEASE)
+    if is_last:
+        _release(q_empty, RELEASE)
+    scores = _masked(scores, row, column, length_k, shift, left, right, LEFT, RIGHT, TAIL)
+    if is_first:
+        highest = tl.full((ROWS,), float("-inf"), tl.float32)
+    higher, grown = _highest(scores, highest, scale, LAZY, INTEGERS)
+    weights = _weights(scores, higher, scale, LEFT or RIGHT or TAIL)
+    sum_ = _sums(weights, SUMS)
+    # Before the wait for the products: ptxas leaves what is before a wait's loop there,
+    # and would else work out the weights after the products, not beside them.
+    _wait(v_full[stage], phase, LEAN)
+    acc0 = tlx.async_dot_wait(0, acc0)
+    if OUT1 > 0:
+        acc1 = tlx.async_dot_wait(0, acc1)
+    _release(v_empty[before], RELEASE)
+    return acc0, acc1, weights, sum_, higher, grown
+
+
+@triton.jit
+def _sums(weights, SUMS: tl.constexpr):
+    """Each row's sum of weights, with SUMS in eight parts: no thread asks another."""
+    if SUMS:
+        sums = tl.sum(tl.reshape(weights, (weights.shape[0], weights.shape[1] // 8, 8)), 1)
+    else:
+        sums = tl.sum(weights, 1)
+    return sums
+
+
+@triton.jit
+def _scaled(
+    acc0, acc1, total, highest, higher,
+    OUT1: tl.constexpr, MASKED: tl.constexpr, SUMS: tl.constexpr,
+):  # fmt: skip
+    """What has been summed, relative to ``higher``."""
+    base = higher
+    if MASKED:
+        base = tl.where(higher == float("-inf"), 0.0, higher)
+    shrink = tl.math.exp2(highest - base)
+    acc0 = acc0 * shrink[:, None]
+    if OUT1 > 0:
+        acc1 = acc1 * shrink[:, None]
+    return acc0, acc1, (total * shrink[:, None] if SUMS else total * shrink)
+
+
+@triton.jit
+def _in_16_bits(weights, dtype: tl.constexpr, PAIRS: tl.constexpr):
+    return rounded(weights, dtype) if PAIRS else weights.to(dtype)
+
+
+@triton.jit
 def _consume(
     q0, q1, k0, k1, v0, v1, o0, o1, q_full, q_empty, k_full, k_empty, v_full, v_empty,
     numbers, drawn, read, o0_desc, o1_desc, sums, begins_q, begins_k,
@@ -412,35 +529,31 @@ def _consume(
     ME: tl.constexpr, DIM0: tl.constexpr, DIM1: tl.constexpr, OUT0: tl.constexpr,
     OUT1: tl.constexpr, CONSUMERS: tl.constexpr,
     BLOCK_N: tl.constexpr, STAGES: tl.constexpr, Q_STAGES: tl.constexpr, O_PARTS: tl.constexpr,
-    PINGPONG: tl.constexpr, LAZY: tl.constexpr, RELEASE: tl.constexpr,
-    INTEGERS: tl.constexpr, LEAN: tl.constexpr, HEADS_AT_ONCE: tl.constexpr,
-    LEFT: tl.constexpr, RIGHT: tl.constexpr, TAIL: tl.constexpr, LOWER: tl.constexpr,
-    PACKED: tl.constexpr,
+    PINGPONG: tl.constexpr, LAZY: tl.constexpr, RELEASE: tl.constexpr, INTEGERS: tl.constexpr,
+    LEAN: tl.constexpr, NESTED: tl.constexpr, PAIRS: tl.constexpr, SUMS: tl.constexpr,
+    HEADS_AT_ONCE: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr, TAIL: tl.constexpr,
+    LOWER: tl.constexpr, PACKED: tl.constexpr,
 ):  # fmt: skip
     """64 rows of each of the program's tiles of queries.
 
-    One loop over the steps of all tiles: the first scores of a tile are worked out beside the
-    last values of the tile before, and the results of that are stored in between.
+    The first scores of a tile are worked out beside the last values of the tile before, and the
+    results of that are stored in between.
     """
     dtype: tl.constexpr = tlx.dtype_of(o0_desc)
     BLOCK_M: tl.constexpr = ROWS * CONSUMERS
     MASKED: tl.constexpr = LEFT or RIGHT or TAIL
-    NEXT: tl.constexpr = _TURN + (ME + 1) % CONSUMERS
     if PINGPONG and ME == CONSUMERS - 1:
-        tlx.named_barrier_arrive(NEXT, 256)  # the first turn
+        tlx.named_barrier_arrive(_TURN, 256)  # the first turn
     blocks = tl.cdiv(LENGTH_Q, BLOCK_M)
+    above = _above(LENGTH_Q, BLOCK_M, RIGHT, PACKED)
     tiles = BATCH if LEAN else blocks * BATCH * HEADS
     tile = _hear(numbers, drawn, read, 0, LEAN)
     if tile[0] < tiles:
         turn, at, step = 0, 0, 0
-        batch, head, row = _place(tile, blocks, BATCH, HEADS, BLOCK_M, HEADS_AT_ONCE, LEAN)
-        length_q, length_k, end_q, end_k = _extents(
-            begins_q, begins_k, batch, LENGTH_Q, LENGTH_K, PACKED
-        )
-        first, steps = _blocks(
-            row, length_q, length_k, left, right, BLOCK_M, BLOCK_N, LEFT, RIGHT, LOWER
-        )
-        row += ME * ROWS
+        row, length_k, shift, first, steps = _begin(
+            tile, blocks, above, begins_q, begins_k, BATCH, HEADS, LENGTH_Q, LENGTH_K, left, right,
+            ME, BLOCK_M, BLOCK_N, HEADS_AT_ONCE, LEAN, LEFT, RIGHT, LOWER, PACKED,
+        )  # fmt: skip
         acc0 = tl.zeros((ROWS, OUT0), tl.float32)
         acc1 = tl.zeros((ROWS, OUT1 if OUT1 > 0 else 16), tl.float32)
         tlx.barrier_wait(q_full[ME], 0)
@@ -448,103 +561,88 @@ def _consume(
         scores = _scores(q0[ME], q1[ME], k0[0], k1[0], DIM1)
         scores = tlx.async_dot_wait(0, scores)
         tlx.barrier_arrive(k_empty[0])
-        shift = length_k - length_q if LOWER else 0
         scores = _masked(scores, row, first, length_k, shift, left, right, LEFT, RIGHT, TAIL)
         lowest = tl.full((ROWS,), float("-inf"), tl.float32)
         highest, grown = _highest(scores, lowest, scale, LAZY, INTEGERS)
         weights = _weights(scores, highest, scale, MASKED)
-        total = tl.sum(weights, 1)
-        weights16 = weights.to(dtype)
+        total = _sums(weights, SUMS)
+        weights16 = _in_16_bits(weights, dtype, PAIRS)
         tlx.barrier_wait(v_full[0], 0)
-        more, following = steps > 1, tile
-        if steps == 1:
-            tlx.barrier_arrive(q_empty[ME])
-            following = _hear(numbers, drawn, read, 1, LEAN)
-            more = following[0] < tiles
+        more, following = steps > 0, tile
+        if not NESTED:
+            if steps == 1:
+                tlx.barrier_arrive(q_empty[ME])
+                following = _hear(numbers, drawn, read, 1, LEAN)
+                more = following[0] < tiles
 
         # Each time the weights of one step are there, and those of the next are worked out.
         while more:
-            stage, before = (at + 1) % STAGES, at % STAGES
-            before_this = tile
-            is_last = step + 1 == steps
-            step += 1
-            if is_last:
-                turn += 1
-                step = 0
-                tile = following
-                batch, head, row = _place(  # noqa: RUF059
-                    tile, blocks, BATCH, HEADS, BLOCK_M, HEADS_AT_ONCE, LEAN
-                )
-                length_q, length_k, end_q, end_k = _extents(  # noqa: RUF059
-                    begins_q, begins_k, batch, LENGTH_Q, LENGTH_K, PACKED
-                )
-                first, steps = _blocks(
-                    row, length_q, length_k, left, right, BLOCK_M, BLOCK_N, LEFT, RIGHT, LOWER
-                )
-                row += ME * ROWS
-            place = turn % Q_STAGES * CONSUMERS + ME
-            if LEAN:
-                if is_last:
-                    wait(q_full[place], turn // Q_STAGES & 1)
-            else:
-                tlx.barrier_wait(q_full[place], turn // Q_STAGES & 1, pred=is_last)
-            _wait(k_full[stage], ((at + 1) // STAGES) & 1, LEAN)
-            if PINGPONG:
-                tlx.named_barrier_wait(_TURN + ME, 256)
-            scores = _scores(q0[place], q1[place], k0[stage], k1[stage], DIM1)
-            acc0 = tlx.async_dot(weights16, v0[before], acc0)
-            if OUT1 > 0:
-                acc1 = tlx.async_dot(weights16, v1[before], acc1)
-            if PINGPONG:
-                tlx.named_barrier_arrive(NEXT, 256)
-            scores = tlx.async_dot_wait(1 if OUT1 == 0 else 2, scores)
-            _release(k_empty[stage], RELEASE)
-            if step + 1 == steps:
+            if NESTED:
+                place = turn % Q_STAGES * CONSUMERS + ME
+                for i in range(1, steps):
+                    acc0, acc1, weights, sum_, higher, grown = _step(
+                        q0[place], q1[place], k0, k1, v0, v1, k_full, k_empty, v_full, v_empty, at,
+                        weights16, acc0, acc1, highest, row, first + i * BLOCK_N, length_k, shift,
+                        left, right, scale, q_empty[place], False, False, ME, DIM1, OUT1, CONSUMERS,
+                        STAGES, PINGPONG, LAZY, RELEASE, INTEGERS, LEAN, SUMS, LEFT, RIGHT, TAIL,
+                    )  # fmt: skip
+                    if grown:
+                        acc0, acc1, total = _scaled(
+                            acc0, acc1, total, highest, higher, OUT1, MASKED, SUMS
+                        )
+                    total += sum_
+                    highest = higher
+                    weights16 = _in_16_bits(weights, dtype, PAIRS)
+                    at += 1
                 _release(q_empty[place], RELEASE)
-            shift = length_k - length_q if LOWER else 0
-            scores = _masked(
-                scores, row, first + step * BLOCK_N, length_k, shift, left, right,
-                LEFT, RIGHT, TAIL,
-            )  # fmt: skip
-            so_far = highest
-            if is_last:
-                so_far = lowest
-            higher, grown = _highest(scores, so_far, scale, LAZY, INTEGERS)
-            weights = _weights(scores, higher, scale, MASKED)
-            sum_ = tl.sum(weights, 1)
-            # Before the wait for the products: ptxas leaves what is before a wait's loop there,
-            # and would else work out the weights after the products, not beside them.
-            _wait(v_full[stage], ((at + 1) // STAGES) & 1, LEAN)
-            acc0 = tlx.async_dot_wait(0, acc0)
-            if OUT1 > 0:
-                acc1 = tlx.async_dot_wait(0, acc1)
-            _release(v_empty[before], RELEASE)
-            if is_last:
-                _finish(
-                    acc0, acc1, highest, total, o0[ME], o1[ME], o0_desc, o1_desc, sums,
-                    begins_q, before_this, blocks, BATCH, HEADS, LENGTH_Q, TOTAL_Q,
-                    ME, BLOCK_M, HEADS_AT_ONCE, LEAN, OUT0, OUT1, O_PARTS, MASKED, PACKED,
-                )  # fmt: skip
-                acc0 = tl.zeros((ROWS, OUT0), tl.float32)
-                acc1 = tl.zeros((ROWS, OUT1 if OUT1 > 0 else 16), tl.float32)
-                total = sum_
-            else:
-                if grown:
-                    base = higher
-                    if MASKED:
-                        base = tl.where(higher == float("-inf"), 0.0, higher)
-                    shrink = tl.math.exp2(highest - base)
-                    acc0 = acc0 * shrink[:, None]
-                    if OUT1 > 0:
-                        acc1 = acc1 * shrink[:, None]
-                    total = total * shrink
-                total = total + sum_
-            highest = higher
-            weights16 = weights.to(dtype)
-            at += 1
-            if step + 1 == steps:
                 following = _hear(numbers, drawn, read, turn + 1, LEAN)
                 more = following[0] < tiles
+            if not NESTED or more:
+                before_this = tile
+                begins = True if NESTED else step + 1 == steps
+                step += 1
+                if begins:
+                    turn += 1
+                    step = 0
+                    tile = following
+                    row, length_k, shift, first, steps = _begin(
+                        tile, blocks, above, begins_q, begins_k, BATCH, HEADS, LENGTH_Q, LENGTH_K,
+                        left, right, ME, BLOCK_M, BLOCK_N, HEADS_AT_ONCE, LEAN, LEFT, RIGHT, LOWER,
+                        PACKED,
+                    )  # fmt: skip
+                place = turn % Q_STAGES * CONSUMERS + ME
+                if begins:
+                    _wait(q_full[place], turn // Q_STAGES & 1, LEAN)
+                ends = False if NESTED else step + 1 == steps
+                acc0, acc1, weights, sum_, higher, grown = _step(
+                    q0[place], q1[place], k0, k1, v0, v1, k_full, k_empty, v_full, v_empty, at,
+                    weights16, acc0, acc1, highest, row, first + step * BLOCK_N, length_k, shift,
+                    left, right, scale, q_empty[place], begins, ends, ME, DIM1, OUT1, CONSUMERS,
+                    STAGES, PINGPONG, LAZY, RELEASE, INTEGERS, LEAN, SUMS, LEFT, RIGHT, TAIL,
+                )  # fmt: skip
+                if begins:
+                    _finish(
+                        acc0, acc1, highest, total, o0[ME], o1[ME], o0_desc, o1_desc, sums,
+                        begins_q, before_this, blocks, above, BATCH, HEADS, LENGTH_Q, TOTAL_Q,
+                        ME, BLOCK_M, HEADS_AT_ONCE, LEAN, SUMS, OUT0, OUT1, O_PARTS, RIGHT, MASKED,
+                        PACKED,
+                    )  # fmt: skip
+                    acc0 = tl.zeros((ROWS, OUT0), tl.float32)
+                    acc1 = tl.zeros((ROWS, OUT1 if OUT1 > 0 else 16), tl.float32)
+                    total = sum_
+                else:
+                    if grown:
+                        acc0, acc1, total = _scaled(
+                            acc0, acc1, total, highest, higher, OUT1, MASKED, SUMS
+                        )
+                    total += sum_
+                highest = higher
+                weights16 = _in_16_bits(weights, dtype, PAIRS)
+                at += 1
+                if not NESTED:
+                    if ends:
+                        following = _hear(numbers, drawn, read, turn + 1, LEAN)
+                        more = following[0] < tiles
 
         before = at % STAGES
         acc0 = tlx.async_dot(weights16, v0[before], acc0)
@@ -554,8 +652,8 @@ def _consume(
         acc0 = tlx.async_dot_wait(0, acc0)
         _finish(
             acc0, acc1, highest, total, o0[ME], o1[ME], o0_desc, o1_desc, sums,
-            begins_q, tile, blocks, BATCH, HEADS, LENGTH_Q, TOTAL_Q,
-            ME, BLOCK_M, HEADS_AT_ONCE, LEAN, OUT0, OUT1, O_PARTS, MASKED, PACKED,
+            begins_q, tile, blocks, above, BATCH, HEADS, LENGTH_Q, TOTAL_Q,
+            ME, BLOCK_M, HEADS_AT_ONCE, LEAN, SUMS, OUT0, OUT1, O_PARTS, RIGHT, MASKED, PACKED,
         )  # fmt: skip
         tlx.async_descriptor_store_wait(0)
 
@@ -563,18 +661,22 @@ def _consume(
 @triton.jit
 def _finish(
     acc0, acc1, highest, total, o0, o1, o0_desc, o1_desc, sums,
-    begins_q, tile, blocks, BATCH, HEADS, LENGTH_Q, TOTAL_Q,
+    begins_q, tile, blocks, above, BATCH, HEADS, LENGTH_Q, TOTAL_Q,
     ME: tl.constexpr, BLOCK_M: tl.constexpr, HEADS_AT_ONCE: tl.constexpr, LEAN: tl.constexpr,
-    OUT0: tl.constexpr, OUT1: tl.constexpr, O_PARTS: tl.constexpr, MASKED: tl.constexpr,
-    PACKED: tl.constexpr,
+    SUMS: tl.constexpr, OUT0: tl.constexpr, OUT1: tl.constexpr, O_PARTS: tl.constexpr,
+    RIGHT: tl.constexpr, MASKED: tl.constexpr, PACKED: tl.constexpr,
 ):  # fmt: skip
     """Store 64 rows of the result, and the logarithms of their sums."""
-    batch, head, row = _place(tile, blocks, BATCH, HEADS, BLOCK_M, HEADS_AT_ONCE, LEAN)
+    batch, head, row = _place(tile, blocks, above, BATCH, HEADS, BLOCK_M, HEADS_AT_ONCE, LEAN)
     row += ME * ROWS
+    if RIGHT and not PACKED:
+        row = tl.where(row < 0, LENGTH_Q, row)  # a store must not begin before its tensor
     length_q, end_q = LENGTH_Q, LENGTH_Q
     if PACKED:
         end_q = tl.load(begins_q + batch + 1)
         length_q = end_q - tl.load(begins_q + batch)
+    if SUMS:
+        total = tl.sum(total, 1)
     inverse = 1.0 / total
     if MASKED:
         inverse = tl.where(total == 0.0, 0.0, inverse)

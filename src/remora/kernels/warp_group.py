@@ -10,9 +10,10 @@ import numpy as np
 from triton.language import core as tl
 
 from remora.dsl import Call, op
-from remora.dsl.reference import Machine
+from remora.dsl.reference import Machine, numpy_dtype
+from remora.errors import WrongDtype
 from remora.tlx.barriers import Barrier, barrier
-from remora.tlx.buffers import view
+from remora.tlx.buffers import DTYPES, view
 from remora.tlx.clusters import program_of, rank_of
 from remora.tlx.types import BufferType
 
@@ -186,6 +187,38 @@ def _(op: Any, builder: Any, lowering: Any) -> Any:
     return builder.value(
         "arith.cmpi", [voted, zero], attribute("i1"), {"predicate": IntegerAttr(1, 64)}
     )
+
+
+@op("remora.rounded")
+def rounded(call: Call, values: Any, dtype: Any) -> Any:
+    """``values.to(dtype)`` by instructions that round two numbers at once.
+
+    Args:
+        values: a tensor of fp32.
+        dtype: fp16 or bf16.
+
+    For what is carried round a loop: LLVM carries the fp32 numbers instead and rounds each by
+    itself, and ptxas puts some pairs together the wrong way round and turns them, an instruction
+    each.
+    """
+    call.require_target(
+        "cuda:90", reason="it is for Hopper's kernels", instead="values.to(dtype)"
+    )  # fmt: skip
+    values = call.tensor("values", values, dtypes=(tl.float32,))
+    dtype, names = tl._unwrap_if_constexpr(dtype), {tl.float16: "f16", tl.bfloat16: "bf16"}
+    if dtype not in names:
+        call.fail(WrongDtype, f"dtype is {dtype}", hint="tl.float16 or tl.bfloat16")
+    if call.interpreted:
+        return call.emit([values], [values.type.with_element_ty(dtype)], dtype=str(dtype))
+    return tl.inline_asm_elementwise(
+        f"cvt.rn.{names[dtype]}x2.f32 $0, $2, $1;", "=r,r,r", [values], dtype, is_pure=True,
+        pack=2, _semantic=call.semantic,
+    )  # fmt: skip
+
+
+@rounded.reference
+def _rounded(machine: Machine, values: Any, dtype: str) -> Any:
+    return values.astype(numpy_dtype(DTYPES[dtype]))
 
 
 @op("tlx.give_sums")
