@@ -42,7 +42,7 @@ def test_bands(band: str) -> None:
 def test_hopper_s_kernels(monkeypatch: pytest.MonkeyPatch, dim: int, band: str) -> None:
     """Tasks run against each other: numbers, waits that end, and accesses in order."""
     monkeypatch.setattr(module, "_on_hopper", lambda _: True)
-    monkeypatch.setattr(module, "_multiprocessors", lambda _: 2)
+    monkeypatch.setattr(module, "multiprocessors", lambda _: 2)
     options = cases.BANDS[band]
     q, k, v = normal(1, 2, 290, dim), normal(1, 1, 310, dim), normal(1, 1, 310, dim)
     result, sums = attention(q, k, v, return_sums=True, **options)

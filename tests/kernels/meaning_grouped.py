@@ -54,7 +54,7 @@ def test_hopper_s_kernel(groups: list[int], monkeypatch: pytest.MonkeyPatch) -> 
     """Tasks run against each other: numbers, waits that end, and accesses in order."""
     module: Any = importlib.import_module("remora.kernels.grouped_matmul")
     monkeypatch.setattr(module, "_target", lambda _: "cuda:90")
-    monkeypatch.setattr(module, "_multiprocessors", lambda _: 3)
+    monkeypatch.setattr(module, "multiprocessors", lambda _: 3)
     offs = torch.tensor(groups, dtype=torch.int32)
     a, b = values((420, 136), "float16", "cpu"), values((4, 200, 136), "float16", "cpu").mT
     assert close(grouped_matmul(a, b, offs), reference(a, b, offs), "float16")
@@ -68,7 +68,7 @@ def test_hopper_s_kernel_of_lists(depth: int, monkeypatch: pytest.MonkeyPatch) -
     """Programs have tiles of several products, some with rows for one consumer only."""
     module: Any = importlib.import_module("remora.kernels.grouped_matmul")
     monkeypatch.setattr(module, "_target", lambda _: "cuda:90")
-    monkeypatch.setattr(module, "_multiprocessors", lambda _: 2)
+    monkeypatch.setattr(module, "multiprocessors", lambda _: 2)
     shapes = [(200, 264), (40, 280), (64, 72), (136, 256), (24, 8)]
     a = [values((m, depth + 8 * i), "float16", "cpu") for i, (m, _) in enumerate(shapes)]
     b = [values((depth + 8 * i, n), "float16", "cpu") for i, (_, n) in enumerate(shapes)]

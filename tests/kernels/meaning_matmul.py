@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import types
-
 import pytest
 import torch
 import triton
@@ -129,13 +127,9 @@ def test_tiles_are_cut_into_equal_shares(clusters: int, tiles: int, steps: int) 
     ("pingpong", (1, 1), {}),
 ])  # fmt: skip
 def test_tasks_and_clusters(
-    monkeypatch: pytest.MonkeyPatch, schedule: str, cluster: tuple[int, int],
-    options: dict[str, bool],
-) -> None:  # fmt: skip
+    schedule: str, cluster: tuple[int, int], options: dict[str, bool]
+) -> None:
     """More of K than the stages hold, several tiles for each program."""
-    device = types.SimpleNamespace(multi_processor_count=4)
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: device)
-    monkeypatch.setattr(launches, "_clusters_at_a_time", lambda *_: 1)
     by_column = schedule == "pingpong"
     a = cases.matrix((328, 136), "float16", "cpu", by_column=by_column)
     b = cases.matrix((136, 200), "float16", "cpu", by_column=not by_column)
@@ -200,8 +194,7 @@ def test_few_rows(
     by_column: bool,
 ) -> None:  # fmt: skip
     """By programs that share K, or have several tiles each; more of K than the stages hold."""
-    device = types.SimpleNamespace(multi_processor_count=2)
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: device)
+    monkeypatch.setattr(launches, "multiprocessors", lambda _: 2)
     for m in (1, rows - 3):
         a = cases.matrix((m, 720), dtype, "cpu")
         b = cases.matrix((720, 208), dtype, "cpu", by_column=by_column)
@@ -217,12 +210,8 @@ def test_few_rows(
     ("float16", False, False, 1), ("bfloat16", True, True, 2), ("int8", True, False, 1),
     ("float32", False, False, 2), ("float32", False, True, 1),
 ])  # fmt: skip
-def test_copies(
-    monkeypatch: pytest.MonkeyPatch, dtype: str, a_by_column: bool, b_by_column: bool, batch: int
-) -> None:
+def test_copies(dtype: str, a_by_column: bool, b_by_column: bool, batch: int) -> None:
     """Operands that the copy engine, or the matrix unit, does not take."""
-    device = types.SimpleNamespace(multi_processor_count=4)
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: device)
     m, n, k = (131, 72, 101) if dtype != "int8" else (128, 80, 96)
     a = cases.matrix((batch * m, k), dtype, "cpu", by_column=a_by_column)
     b = cases.matrix((k, n), dtype, "cpu", by_column=b_by_column)

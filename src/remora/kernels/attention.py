@@ -22,6 +22,7 @@ from remora.kernels.attention_plain import (
     attention_plain,
 )
 from remora.kernels.attention_specialized import ROWS, attention_forward
+from remora.kernels.config import multiprocessors
 
 _WHERE = "remora.kernels.attention"
 
@@ -330,7 +331,7 @@ class Problem:
             ]
         block_m = ROWS.value * config.consumers
         tiles = triton.cdiv(self.longest_q, block_m) * self.batch * self.heads
-        programs = min(tiles, _multiprocessors(self.q.device))
+        programs = min(tiles, multiprocessors(self.q.device))
         together, tickets = 0, None
         if self.band.right is not None:
             # Heads of one key head follow each other.
@@ -462,13 +463,6 @@ def like(x: Any) -> Any:
 def _strides(*tensors: Any) -> list[int]:
     """Strides of batch, head, row and column; of the batch 0 where there is none."""
     return [s for x in tensors for s in ([0] * (4 - x.dim()) + list(x.stride()))]
-
-
-def _multiprocessors(device: Any) -> int:
-    import torch
-
-    count: int = torch.cuda.get_device_properties(device).multi_processor_count
-    return count
 
 
 def _target(x: Any) -> Any:

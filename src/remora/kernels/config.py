@@ -4,8 +4,22 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 from remora.errors import KernelArgumentError
+
+#: Programs of a grid on the CPU, which the reference meaning runs in turn: some, so that each has
+#: several tiles.
+_ON_CPU = 4
+
+
+def multiprocessors(device: Any) -> int:
+    """How many multiprocessors a torch device has; on the CPU, for how many programs are made."""
+    import torch
+
+    if device.type == "cpu":
+        return _ON_CPU
+    return int(torch.cuda.get_device_properties(device).multi_processor_count)
 
 
 @dataclass(frozen=True)

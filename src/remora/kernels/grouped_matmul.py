@@ -12,6 +12,7 @@ import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from remora.errors import KernelArgumentError
+from remora.kernels.config import multiprocessors
 from remora.kernels.gemm_cdna import multiply_staged
 from remora.kernels.gemm_grouped import FILLED, fill_table, gemm_grouped, packed
 from remora.kernels.gemm_grouped_specialized import gemm_grouped_specialized
@@ -384,7 +385,7 @@ def _launch_specialized(
         if kind == "rows"
         else (groups * triton.cdiv(m, config.block_m))
     )
-    programs = min(tiles * triton.cdiv(n, config.block_n), _multiprocessors(a.device))
+    programs = min(tiles * triton.cdiv(n, config.block_n), multiprocessors(a.device))
     # A tile of 4 bytes an element would fill the registers that it waits in.
     late = (
         kind != "depth" and c.element_size() <= 2
@@ -445,7 +446,7 @@ def _launch(work: Groups, target: str) -> None:
     )
     constants = config.arguments()
     del constants["STAGES"]
-    programs = 3 if target == "cpu" else _multiprocessors(a.device)
+    programs = multiprocessors(a.device)
     # A list's strides are in its table.
     of_b = (0, *b.stride()) if b.dim() == 2 else b.stride()
     strides = (0,) * 5 if kind == "list" else (*a.stride(), *of_b)
@@ -454,9 +455,3 @@ def _launch(work: Groups, target: str) -> None:
         BUFFERS=buffers, ACC=_DTYPES[_name(a.dtype)][0], KIND=kind, MULTIPLY=multiply,
         INDEX=work.index, num_warps=config.num_warps,
     )  # fmt: skip
-
-
-def _multiprocessors(device: Any) -> int:
-    import torch
-
-    return int(torch.cuda.get_device_properties(device).multi_processor_count)

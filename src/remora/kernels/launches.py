@@ -13,7 +13,7 @@ from triton.runtime.errors import OutOfResources
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from remora.errors import KernelArgumentError
-from remora.kernels.config import Config
+from remora.kernels.config import Config, multiprocessors
 from remora.kernels.copies import with_aligned_rows
 from remora.kernels.cost import helpers_of
 from remora.kernels.gemm_blackwell import gemm_blackwell
@@ -169,9 +169,9 @@ def specialized(product: Product, config: Config, extra: Extra) -> Launch:
         parts_of(product.m, config.block_m * cluster_m)
         * parts_of(product.n, config.block_n * cluster_n)
     )
-    programs = _multiprocessors(c.device)
+    programs = multiprocessors(c.device)
     clusters = max(min(programs, config.programs or programs) // size, 1)
-    if size > 2:
+    if size > 2 and c.device.type != "cpu":
         clusters = min(clusters, _clusters_at_a_time(c.device.index, size))
     split_tiles = 0
     if config.stream_k and tiles % clusters:
@@ -229,7 +229,7 @@ def split(product: Product, config: Config, extra: Extra) -> Launch:
     helpers, each, helped = 0, 0, 0
     if config.stream_k:
         steps = parts_of(product.k, 64)
-        helpers, each, helped = helpers_of(tiles, steps, _multiprocessors(c.device))
+        helpers, each, helped = helpers_of(tiles, steps, multiprocessors(c.device))
     grid = (helpers + tiles * 2,)
     given = {
         "M": product.m, "N": product.n, "K": product.k, "helped": helped, "helpers": helpers,
@@ -267,7 +267,7 @@ def narrow(product: Product, config: Config, extra: Extra) -> Launch:
     a_desc = _descriptor_of(a, config.block_m, config.block_k)
     b_desc = _descriptor_of(b, config.block_k, config.block_n)
     tiles = parts_of(product.m, config.block_m) * parts_of(product.n, config.block_n)
-    clusters = tiles if share > 1 else _even(tiles, _multiprocessors(c.device))
+    clusters = tiles if share > 1 else _even(tiles, multiprocessors(c.device))
     grid = (clusters * share,)
     _, stride_cm, stride_cn = product.c_strides()
     given = {
@@ -318,12 +318,6 @@ def blackwell(product: Product, config: Config, extra: Extra) -> Launch:
         )
 
     return launch
-
-
-def _multiprocessors(device: Any) -> int:
-    import torch
-
-    return int(torch.cuda.get_device_properties(device).multi_processor_count)
 
 
 def _even(tiles: int, clusters: int) -> int:
