@@ -182,8 +182,6 @@ def sweep(
 
 def timer(calls: list[Callable[[], Any]], ms: float, *, together: bool) -> Callable[[], float]:
     """Says how many seconds a call takes, of calls in turn for some milliseconds."""
-    import torch
-
     number = 0
 
     def one() -> None:
@@ -196,18 +194,9 @@ def timer(calls: list[Callable[[], Any]], ms: float, *, together: bool) -> Calla
     several = 20 if together else 1
     run = gemm.graph(one, several) if together else one
 
-    def timed(times: int) -> float:
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        start.record()
-        for _ in range(times):
-            run()
-        end.record()
-        end.synchronize()
-        return start.elapsed_time(end) * 1e-3 / times
-
-    timed(1)
-    once = timed(2)
-    return lambda: timed(max(1, int(ms * 1e-3 / once))) / several
+    tuning.timed(run, 1)
+    once = tuning.timed(run, 2)
+    return lambda: tuning.timed(run, max(1, int(ms * 1e-3 / once))) / several
 
 
 def summary(found: dict[str, Any]) -> str:

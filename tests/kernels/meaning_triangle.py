@@ -132,7 +132,7 @@ def test_hoppers_tasks(dtype: Any, stages: Any, monkeypatch: pytest.MonkeyPatch)
     assert found < TOLERANCE[dtype], f"{found:.3e}"
 
 
-def test_nan_and_inf_go_where_they_go_triangle() -> None:
+def test_nan_and_inf_go_where_they_go_in_pytorch() -> None:
     values = inputs(1, 4, 8, 2, torch.float16, "cpu")
     values[0][0, 1, 2, 3] = float("nan")
     values[0][0, 3, 2, 5] = float("inf")

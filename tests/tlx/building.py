@@ -88,6 +88,10 @@ def conversions_in_loops(ttgir: str) -> list[str]:
     where elements are of 16 bits; a value of each row of one product is where that of another is,
     a result of one width where one of another width would be, and sums of every eighth column.
     """
+    # Layouts of products less what does not say where rows are: the instruction's shape.
+    layouts = re.findall(r"^(#mma\d*) = (#ttg.nvidia_mma<.*>)", ttgir, re.MULTILINE)
+    rows_of = {name: re.sub(r"instrShape = \[[^]]*\]", "", layout) for name, layout in layouts}
+    row = r"#ttg.slice<{dim = 1, parent = (#mma\d*)}>>"
     found, inside = [], []
     for line in ttgir.splitlines():
         text, depth = line.strip(), len(line) - len(line.lstrip())
@@ -95,11 +99,11 @@ def conversions_in_loops(ttgir: str) -> list[str]:
             inside.pop()
         if re.search(r"= scf\.(for|while) |^scf\.(for|while) ", text):
             inside.append(depth)
-        free = re.search(r"x(bf16|f16), #mma\d*> -> tensor<\S+ #ttg.dot_op<{opIdx = 0", text)
-        free = free or re.search(r"xf32, #mma\d*> -> tensor<\S+ #mma\d*>", text)
-        row = r"#ttg.slice<{dim = 1, parent = #mma\d*}>>"
-        free = free or re.search(rf"xi1, {row} -> tensor<\d+xi1, {row}", text)
+        free: Any = re.search(r"x(bf16|f16), #mma\d*> -> tensor<\S+ #ttg.dot_op<{opIdx = 0", text)
         free = free or re.search(r"x8xf32, #ttg.slice<{dim = 1, parent = #lin\S+ -> \S+ #mma", text)
+        alike = re.search(r"xf32, (#mma\d*)> -> tensor<\S+ (#mma\d*)>", text)
+        alike = alike or re.search(rf"xi1, {row} -> tensor<\d+xi1, {row}", text)
+        free = free or (alike and rows_of[alike[1]] == rows_of[alike[2]])
         if inside and "ttg.convert_layout" in text and not free:
             found.append(text)
     return found

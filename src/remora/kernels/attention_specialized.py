@@ -422,10 +422,16 @@ def _highest(scores, highest, scale, LAZY: tl.constexpr, INTEGERS: tl.constexpr)
 @triton.jit
 def _weights(scores, highest, scale, MASKED: tl.constexpr):
     """exp2 of scaled scores, relative to each row's highest."""
+    return tl.math.exp2(scores * scale - _base(highest, MASKED)[:, None])
+
+
+@triton.jit
+def _base(highest, MASKED: tl.constexpr):
+    """What exponents are relative to: 0 in a row that has seen no key."""
     base = highest
     if MASKED:
         base = tl.where(highest == float("-inf"), 0.0, highest)
-    return tl.math.exp2(scores * scale - base[:, None])
+    return base
 
 
 @triton.jit
@@ -501,19 +507,18 @@ def _sums(weights, SUMS: tl.constexpr):
 
 
 @triton.jit
-def _scaled(
-    acc0, acc1, total, highest, higher,
+def _added(
+    acc0, acc1, total, sum_, highest, higher, grown,
     OUT1: tl.constexpr, MASKED: tl.constexpr, SUMS: tl.constexpr,
 ):  # fmt: skip
-    """What has been summed, relative to ``higher``."""
-    base = higher
-    if MASKED:
-        base = tl.where(higher == float("-inf"), 0.0, higher)
-    shrink = tl.math.exp2(highest - base)
-    acc0 = acc0 * shrink[:, None]
-    if OUT1 > 0:
-        acc1 = acc1 * shrink[:, None]
-    return acc0, acc1, (total * shrink[:, None] if SUMS else total * shrink)
+    """What has been summed, if ``grown`` made relative to ``higher``; with a step's weights."""
+    if grown:
+        shrink = tl.math.exp2(highest - _base(higher, MASKED))
+        acc0 = acc0 * shrink[:, None]
+        if OUT1 > 0:
+            acc1 = acc1 * shrink[:, None]
+        total = total * shrink[:, None] if SUMS else total * shrink
+    return acc0, acc1, total + sum_
 
 
 @triton.jit
@@ -586,11 +591,9 @@ def _consume(
                         left, right, scale, q_empty[place], False, False, ME, DIM1, OUT1, CONSUMERS,
                         STAGES, PINGPONG, LAZY, RELEASE, INTEGERS, LEAN, SUMS, LEFT, RIGHT, TAIL,
                     )  # fmt: skip
-                    if grown:
-                        acc0, acc1, total = _scaled(
-                            acc0, acc1, total, highest, higher, OUT1, MASKED, SUMS
-                        )
-                    total += sum_
+                    acc0, acc1, total = _added(
+                        acc0, acc1, total, sum_, highest, higher, grown, OUT1, MASKED, SUMS
+                    )
                     highest = higher
                     weights16 = _in_16_bits(weights, dtype, PAIRS)
                     at += 1
@@ -631,11 +634,9 @@ def _consume(
                     acc1 = tl.zeros((ROWS, OUT1 if OUT1 > 0 else 16), tl.float32)
                     total = sum_
                 else:
-                    if grown:
-                        acc0, acc1, total = _scaled(
-                            acc0, acc1, total, highest, higher, OUT1, MASKED, SUMS
-                        )
-                    total += sum_
+                    acc0, acc1, total = _added(
+                        acc0, acc1, total, sum_, highest, higher, grown, OUT1, MASKED, SUMS
+                    )
                 highest = higher
                 weights16 = _in_16_bits(weights, dtype, PAIRS)
                 at += 1

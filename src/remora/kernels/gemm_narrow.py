@@ -14,7 +14,8 @@ import triton.language as tl
 
 import remora.tlx as tlx
 from remora.kernels.epilogue import finished, store
-from remora.kernels.gemm_specialized import copy_block
+from remora.kernels.gemm_specialized import copy_block, leaves
+from remora.kernels.tiles import top_and_bottom
 from remora.kernels.warp_group import (
     give,
     given_to,
@@ -96,9 +97,8 @@ def _produce(
 ):  # fmt: skip
     """Copy the program's rows of A and columns of B, stage by stage."""
     BYTES: tl.constexpr = (BLOCK_M + BLOCK_N) * BLOCK_K * tlx.size_of(tlx.dtype_of(a_desc))
-    FIRST: tl.constexpr = "" if KEEP == "" else "evict_first"
-    A_LEAVES: tl.constexpr = "evict_last" if KEEP == "a" else FIRST
-    B_LEAVES: tl.constexpr = "evict_last" if KEEP == "b" else FIRST
+    A_LEAVES: tl.constexpr = leaves("a", KEEP)
+    B_LEAVES: tl.constexpr = leaves("b", KEEP)
     cluster, clusters, tiles, _, first, last = _work(M, N, K, BLOCK_M, BLOCK_N, BLOCK_K, SHARE)
     let_next_kernel_begin()
     wait_for_kernels_before()
@@ -154,7 +154,7 @@ def _consume(
         acc = tlx.async_dot_wait(0, acc)
         tlx.barrier_arrive(empty[before])
         row, column = _origin(tile, M, BLOCK_M, BLOCK_N)
-        parts = _parts_of(acc, PARTS)
+        parts = top_and_bottom(acc) if PARTS == 2 else (acc,)
         if SHARE > 1:
             if rank > 0:
                 for half in tl.static_range(PARTS):
@@ -171,12 +171,3 @@ def _consume(
                     tl.trans(part), 0, row, at, M, N, scale_a, scale_b, args, EPILOGUE, INDEX
                 )
                 store(c_ptr, values, 0, row, at, M, N, 0, stride_cm, stride_cn, INDEX)
-
-
-@triton.jit
-def _parts_of(acc, PARTS: tl.constexpr):
-    """The rows, 64 each, in 1 or 2 parts; no value leaves its thread."""
-    if PARTS == 1:
-        return (acc,)
-    else:  # noqa: RET505 - what follows a return is compiled too
-        return tl.split(tl.permute(tl.reshape(acc, (2, 64, acc.shape[1])), (1, 2, 0)))

@@ -150,9 +150,8 @@ def _produce(
     # Parts of A that a program copies, or programs that copy one part together.
     A_PARTS: tl.constexpr = max(PARTS // CLUSTER_N, 1)
     A_PIECES: tl.constexpr = max(CLUSTER_N // PARTS, 1)
-    FIRST: tl.constexpr = "" if KEEP == "" else "evict_first"
-    A_LEAVES: tl.constexpr = "evict_last" if KEEP == "a" else FIRST
-    B_LEAVES: tl.constexpr = "evict_last" if KEEP == "b" else FIRST
+    A_LEAVES: tl.constexpr = leaves("a", KEEP)
+    B_LEAVES: tl.constexpr = leaves("b", KEEP)
     rank_m, rank_n, _ = _rank(CLUSTER_M, CLUSTER_N)
     cluster, clusters, tiles, steps = _work(
         M, N, K, batches, BLOCK_M, BLOCK_N, BLOCK_K, CLUSTER_M, CLUSTER_N
@@ -215,6 +214,14 @@ def _copy_share(
                     desc, tlx.local_slice(buffer, START, SHAPE), full, batch, at + i * EXTENT, k,
                     BATCHED, K_FIRST, first, STEP, PROGRAMS, LEAVES,
                 )  # fmt: skip
+
+
+@triton.constexpr_function
+def leaves(operand: str, keep: str) -> str:
+    """When an operand's blocks leave the second-level cache, ``keep`` being the one to stay."""
+    if keep == "":
+        return ""
+    return "evict_last" if operand == keep else "evict_first"
 
 
 @triton.jit

@@ -18,7 +18,7 @@ import triton.language as tl
 
 import remora.tlx as tlx
 from remora.kernels.epilogue import finished
-from remora.kernels.gemm_specialized import copy_block, hand_over
+from remora.kernels.gemm_specialized import copy_block, hand_over, leaves
 from remora.kernels.stream_k import added, give_partial, lower_flag, raise_flag, wait_for_flag
 from remora.kernels.tiles import columns_of, halves_of
 from remora.kernels.warp_group import give, given_to
@@ -112,9 +112,8 @@ def _produce(
 ):  # fmt: skip
     """Copy a program's parts of tiles' rows and columns, stage by stage; A's in two parts."""
     BYTES: tl.constexpr = (128 + BLOCK_N) * 64 * 2
-    FIRST: tl.constexpr = "" if KEEP == "" else "evict_first"
-    A_LEAVES: tl.constexpr = "evict_last" if KEEP == "a" else FIRST
-    B_LEAVES: tl.constexpr = "evict_last" if KEEP == "b" else FIRST
+    A_LEAVES: tl.constexpr = leaves("a", KEEP)
+    B_LEAVES: tl.constexpr = leaves("b", KEEP)
     half, begin, count = _work(M, N, helpers, BLOCK_N, HELP)
     step = 0
     for tile in range(begin, begin + count):

@@ -69,6 +69,13 @@ def halves_of(acc):
 
 
 @triton.jit
+def top_and_bottom(acc):
+    """The upper and the lower rows; no value leaves its thread if a warp group has 64 of each."""
+    ROWS: tl.constexpr = acc.shape[0] // 2
+    return tl.split(tl.permute(tl.reshape(acc, (2, ROWS, acc.shape[1])), (1, 2, 0)))
+
+
+@triton.jit
 def joined(left, right):
     """What ``halves_of`` gave, in one."""
     ROWS: tl.constexpr = left.shape[0]

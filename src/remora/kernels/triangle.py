@@ -304,16 +304,17 @@ class _Update:
         count = 4 * h + 2 * c
         both_in, p_out, g_out = (room(k, self.kind) for k in (4 * h * c, c * h, c * c))
         all_pairs, pieces, h_pieces = b * row * row, c // _DEPTH, h // _DEPTH
-        terms, kept = room(2 * count, torch.float32), room(all_pairs, torch.float32)
-        how = {"MEASURED": dtype != torch.float32, "UNITS": self.kind == torch.float16}
+        terms, measured = room(2 * count, torch.float32), dtype != torch.float32
+        kept = room(all_pairs, torch.float32) if measured else terms  # then nothing is kept
+        how = {"MEASURED": measured, "UNITS": self.kind == torch.float16}
         add(
             fold_norms, count,
             w[2], w[3], w[6], w[7], w[0], w[1], w[4], w[5], both_in, p_out, g_out, terms, c, h,
             GROUP=_GROUP, C_POWER=triton.next_power_of_2(c), H_POWER=triton.next_power_of_2(h),
-            UNITS=how["UNITS"], CENTRED=how["MEASURED"],
+            UNITS=how["UNITS"], CENTRED=measured,
         )  # fmt: skip
         x: Whole | Part = Whole(_X)
-        if dtype == torch.float32:
+        if not measured:
             x = self.y = room(b * n * n * c, self.kind)
             self.units = terms.after(count)
             self._normalise(strides, n, weighted=False)
@@ -335,9 +336,9 @@ class _Update:
 
         held = held_in_shared("finish", pieces, h_pieces)
         cluster = held["CLUSTER"]
-        block, part = (_GROUP // cluster, _DEPTH), _PAIRS if how["MEASURED"] else _PAIRS // 2
+        block, part = (_GROUP // cluster, _DEPTH), _PAIRS if measured else _PAIRS // 2
         products = self.products
-        if not how["MEASURED"]:
+        if not measured:
             products = room(h * all_pairs, self.kind)
             add(
                 normalise_products, all_pairs // _PAIRS,

@@ -16,9 +16,13 @@ import triton
 import triton.language as tl
 
 import remora.tlx as tlx
-from remora.kernels.tiles import halves_of
-from remora.kernels.triangle_hopper import DEPTH, PAIRS, copy_weights, gated, put
+from remora.kernels.tiles import halves_of, top_and_bottom
+from remora.kernels.triangle_hopper import put
 from remora.kernels.warp_group import add_moments, release, wait
+
+#: Pairs of a block, and depth of one of weights.
+PAIRS = tl.constexpr(64)
+DEPTH = tl.constexpr(64)
 
 #: Channels of one product.
 GROUP = tl.constexpr(64)
@@ -62,6 +66,49 @@ def _copy_pairs(
                 part = tlx.local_slice(buffers[mine], (half * PAIRS, 0), (PAIRS, DEPTH))
                 at = [places[half][0], places[half][1], piece * DEPTH]
             tlx.async_descriptor_load(desc, part, at, full[mine])
+
+
+@triton.jit
+def _copy_weights(
+    p_desc, g_desc, blocks, full, empty, turns, ROWS: tl.constexpr,
+    CHUNKS: tl.constexpr, P_PIECES: tl.constexpr, G_PIECES: tl.constexpr, STAGES: tl.constexpr,
+    RESIDENT: tl.constexpr, CLUSTER: tl.constexpr,
+):  # fmt: skip
+    """Copy the weights, block by block of ROWS, for each tile again; once if all are RESIDENT."""
+    step = 0
+    for chunk in range(CHUNKS if RESIDENT else turns * CHUNKS):
+        channel = chunk % CHUNKS * ROWS
+        for piece in range(P_PIECES + G_PIECES):
+            stage = step % STAGES
+            tlx.barrier_wait(empty[stage], ((step // STAGES) & 1) ^ 1)
+            tlx.barrier_expect_bytes(full[stage], ROWS * DEPTH * tlx.size_of(tlx.dtype_of(p_desc)))
+            if piece < P_PIECES:
+                _copy_block(
+                    p_desc, blocks[stage], full[stage], channel, piece * DEPTH, ROWS, CLUSTER
+                )  # fmt: skip
+            else:
+                _copy_block(
+                    g_desc, blocks[stage], full[stage], channel, (piece - P_PIECES) * DEPTH,
+                    ROWS, CLUSTER,
+                )  # fmt: skip
+            step += 1
+
+
+@triton.jit
+def _copy_block(desc, block, full, row, depth, ROWS: tl.constexpr, CLUSTER: tl.constexpr):
+    """Copy a block of weights; of a cluster each program copies its share to all."""
+    if CLUSTER == 1:
+        tlx.async_descriptor_load(desc, block, [row, depth], full)
+    else:
+        tl.static_assert(CLUSTER == 2)
+        rank = tlx.cluster_cta_rank()
+        SHARE: tl.constexpr = ROWS // CLUSTER
+        for i in tl.static_range(CLUSTER):
+            if rank == i:  # a slice begins at a constant
+                part = tlx.local_slice(block, (i * SHARE, 0), (SHARE, DEPTH))
+                tlx.async_descriptor_load(
+                    desc, part, [row + i * SHARE, depth], full, multicast_targets=(0, 1)
+                )  # fmt: skip
 
 
 @triton.jit
@@ -156,18 +203,20 @@ def _normalised(
 
 
 @triton.jit
+def gated(p, g):
+    """``p / (1 + 2 ** g)``; ``/`` would make more of the reciprocal."""
+    return p * tl.inline_asm_elementwise(
+        "rcp.approx.ftz.f32 $0, $1;", "=f,f", [1.0 + tl.math.exp2(g)], tl.float32, is_pure=True,
+        pack=1,
+    )  # fmt: skip
+
+
+@triton.jit
 def _terms(terms, first, end, COUNT):
     """Shifts and units of a group's weights; first, end: rows among the COUNT."""
     rows = first + tl.arange(0, GROUP)
     some = rows < end
     return tl.load(terms + rows, some, 0.0), tl.load(terms + COUNT + rows, some, 0.0)
-
-
-@triton.jit
-def _top_and_bottom(acc):
-    """The upper and the lower rows; no value leaves its thread."""
-    ROWS: tl.constexpr = acc.shape[0] // 2
-    return tl.split(tl.permute(tl.reshape(acc, (2, ROWS, acc.shape[1])), (1, 2, 0)))
 
 
 @tlx.jit(do_not_specialize=["B", "N"])
@@ -235,7 +284,7 @@ def project(
                 if MEASURED:
                     _keep(kept, scales, turn, B, ROW)
         with tlx.async_task(num_warps=1, num_regs=24):
-            copy_weights(
+            _copy_weights(
                 w_desc, w_desc, blocks, full, empty, turns, 2 * GROUP,
                 GROUPS, PIECES, 0, STAGES, RESIDENT, CLUSTER,
             )  # fmt: skip
@@ -321,7 +370,7 @@ def _project(
             )  # fmt: skip
             if step == 0:
                 wait(known[0], turn & 1)
-            p, g = _top_and_bottom(both)
+            p, g = top_and_bottom(both)
             ps, gs = halves_of(p), halves_of(g)
             for half in tl.static_range(2):
                 # Units of what is not MEASURED stay with it.
@@ -426,7 +475,7 @@ def finish(
                         tlx.local_store(measured[2 + half], scales[half])
                     tlx.barrier_arrive(known[0])
         with tlx.async_task(num_warps=1, num_regs=24):
-            copy_weights(
+            _copy_weights(
                 p_desc, g_desc, blocks, full, empty, turns, GROUP,
                 GROUPS, H_PIECES, PIECES, STAGES, RESIDENT, CLUSTER,
             )  # fmt: skip

@@ -1,4 +1,4 @@
-"""The triangle multiplicative update's batched product for Hopper, and what all its kernels share.
+"""The triangle multiplicative update's batched product for Hopper.
 
 :func:`pair_products` is between the kernels of :mod:`remora.kernels.triangle_folded`.
 Intermediates are channel-major, (channel, pair): so the batched product reads and writes plain
@@ -12,62 +12,6 @@ import triton.language as tl
 
 import remora.tlx as tlx
 from remora.kernels.tiles import halves_of, tile_of
-
-#: Pairs of a block, and depth of one of weights.
-PAIRS = tl.constexpr(64)
-DEPTH = tl.constexpr(64)
-
-
-@triton.jit
-def gated(p, g):
-    """``p / (1 + 2 ** g)``; ``/`` would make more of the reciprocal."""
-    return p * tl.inline_asm_elementwise(
-        "rcp.approx.ftz.f32 $0, $1;", "=f,f", [1.0 + tl.math.exp2(g)], tl.float32, is_pure=True,
-        pack=1,
-    )  # fmt: skip
-
-
-@triton.jit
-def copy_weights(
-    p_desc, g_desc, blocks, full, empty, turns, ROWS: tl.constexpr,
-    CHUNKS: tl.constexpr, P_PIECES: tl.constexpr, G_PIECES: tl.constexpr, STAGES: tl.constexpr,
-    RESIDENT: tl.constexpr, CLUSTER: tl.constexpr,
-):  # fmt: skip
-    """Copy the weights, block by block of ROWS, for each tile again; once if all are RESIDENT."""
-    step = 0
-    for chunk in range(CHUNKS if RESIDENT else turns * CHUNKS):
-        channel = chunk % CHUNKS * ROWS
-        for piece in range(P_PIECES + G_PIECES):
-            stage = step % STAGES
-            tlx.barrier_wait(empty[stage], ((step // STAGES) & 1) ^ 1)
-            tlx.barrier_expect_bytes(full[stage], ROWS * DEPTH * tlx.size_of(tlx.dtype_of(p_desc)))
-            if piece < P_PIECES:
-                _copy_block(
-                    p_desc, blocks[stage], full[stage], channel, piece * DEPTH, ROWS, CLUSTER
-                )  # fmt: skip
-            else:
-                _copy_block(
-                    g_desc, blocks[stage], full[stage], channel, (piece - P_PIECES) * DEPTH,
-                    ROWS, CLUSTER,
-                )  # fmt: skip
-            step += 1
-
-
-@triton.jit
-def _copy_block(desc, block, full, row, depth, ROWS: tl.constexpr, CLUSTER: tl.constexpr):
-    """Copy a block of weights; of a cluster each program copies its share to all."""
-    if CLUSTER == 1:
-        tlx.async_descriptor_load(desc, block, [row, depth], full)
-    else:
-        tl.static_assert(CLUSTER == 2)
-        rank = tlx.cluster_cta_rank()
-        SHARE: tl.constexpr = ROWS // CLUSTER
-        for i in tl.static_range(CLUSTER):
-            if rank == i:  # a slice begins at a constant
-                part = tlx.local_slice(block, (i * SHARE, 0), (SHARE, DEPTH))
-                tlx.async_descriptor_load(
-                    desc, part, [row + i * SHARE, depth], full, multicast_targets=(0, 1)
-                )  # fmt: skip
 
 
 @triton.jit(do_not_specialize=("BATCHES",))
@@ -178,18 +122,16 @@ def _multiply_pairs(
                 put(c_desc, c_buffers, PART, 1, left, at, column, False)
                 put(c_desc, c_buffers, PART, 1, right, at, column + BLOCK_N // 2, False)
             else:
-                _put_quarters(c_desc, c_buffers, PART, PART, 1, left, at, column)
-                _put_quarters(c_desc, c_buffers, PART, PART, 1, right, at, column + BLOCK_N // 2)
+                _put_quarters(c_desc, c_buffers, PART, left, at, column)
+                _put_quarters(c_desc, c_buffers, PART, right, at, column + BLOCK_N // 2)
     tlx.async_descriptor_store_wait(0)
 
 
 @triton.jit
-def _put_quarters(
-    desc, buffers, one: tl.constexpr, other: tl.constexpr, COUNT: tl.constexpr, half, at, column
-):  # fmt: skip
+def _put_quarters(desc, buffers, mine: tl.constexpr, half, at, column):
     left, right = halves_of(half)
-    put(desc, buffers, one, COUNT, left, at, column, False)
-    put(desc, buffers, other, COUNT, right, at, column + half.shape[1] // 2, False)
+    put(desc, buffers, mine, 1, left, at, column, False)
+    put(desc, buffers, mine, 1, right, at, column + half.shape[1] // 2, False)
 
 
 @triton.jit

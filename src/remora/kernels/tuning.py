@@ -90,14 +90,13 @@ def choose(problem: Problem, device: Device) -> Config:
 
 def _measured(problem: Problem, device: Device) -> Config | None:
     """The table's row of a product, or else of the same one stored by rows, without an epilogue."""
-    table = _table(device)
     alike = replace(problem, epilogue="")
+    keys = [problem, alike]
     if problem.size == 2 and problem.described:
-        return table.get(problem) or table.get(alike) or table.get(replace(alike, orders=_BY_ROW))
-    return table.get(problem) or table.get(alike)
+        keys.append(replace(alike, orders=("row", "row")))
+    table = _table(device)
+    return next((table[key] for key in keys if key in table), None)
 
-
-_BY_ROW = ("row", "row")
 
 #: How often ``tune`` has changed what is chosen.
 measured = 0
@@ -281,21 +280,25 @@ def measure(
     return {config: median(several) for config, several in samples.items()}
 
 
+def timed(run: Callable[[], Any], times: int) -> float:
+    """Seconds of one of so many launches back to back, by CUDA events."""
+    import torch
+
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    start.record()
+    for _ in range(times):
+        run()
+    end.record()
+    end.synchronize()
+    return start.elapsed_time(end) * 1e-3 / times
+
+
 def gpu_timer(function: Callable[[], Any]) -> Callable[[], float]:
     """Times about 20 ms of launches back to back, by CUDA events; seconds of one.
 
     Launches that the CPU could not keep up with are replayed from a CUDA graph.
     """
     import torch
-
-    def timed(run: Callable[[], Any], times: int) -> float:
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        start.record()
-        for _ in range(times):
-            run()
-        end.record()
-        end.synchronize()
-        return start.elapsed_time(end) * 1e-3 / times
 
     once = max(timed(function, 3), 1e-6)
     times = max(1, min(1000, int(0.02 / once)))

@@ -408,7 +408,7 @@ def _(op: Any, builder: Any, lowering: Any) -> Any:
     from remora.ir.build import attribute, i32
     from remora.tlx.lower.layouts import wgmma_accumulator
 
-    before = int(str(op.attributes["before"]).split(" ")[0])
+    before = op.attributes["before"]
     mean, squares, buffer = op.operands
     extents, kind = re.findall(r"^!ttg.memdesc<(\d+x\d+)x(\w+),", str(buffer.type))[0]
     rows, columns = map(int, extents.split("x"))
