@@ -163,7 +163,7 @@ class Case:
             self.errors = {name: off(result, reference) for name, result in results.items()}
             del reference
         del results
-        if "remora" in self.runs and "remora-graph" in names and not gradients:
+        if "remora" in self.runs and "remora-graph" in names:
             self.runs["remora-graph"] = replayed(self.runs["remora"])
             self.errors["remora-graph"] = self.errors.get("remora")
         torch.cuda.empty_cache()

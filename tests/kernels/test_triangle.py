@@ -29,7 +29,7 @@ from remora.kernels import (
     triangle_stock,
 )
 from remora.kernels.offline import _hip_resources
-from remora.kernels.prepared import Described, Launch, Launches, Part, Whole
+from remora.kernels.prepared import Described, Launch, Memory, Part, Whole
 from remora.kernels.triangle import held_in_shared
 
 
@@ -295,10 +295,10 @@ def test_descriptors_follow_their_tensors() -> None:
 
 
 def test_scratch_memory() -> None:
-    launches = Launches(3)
-    parts = [launches.room(n, torch.int16) for n in (5, 128, 129, 1)]
+    room = Memory(3)
+    parts = [room.room(n, torch.int16) for n in (5, 128, 129, 1)]
     assert [p.offset for p in parts] == [0, 256, 512, 1024]
-    assert launches.bytes == 1280
+    assert room.bytes == 1280
     memory = torch.arange(1280, dtype=torch.uint8)
     for x in parts:
         assert torch.equal(

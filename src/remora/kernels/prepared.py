@@ -129,19 +129,25 @@ class Launch:
         self._compiled[self._programs, 1, 1](*arguments, stream=stream)
 
 
-class Launches:
-    """Launches one after the other, and the scratch memory they need."""
+class Memory:
+    """Memory that one of a call's tensors, which is of bytes, has room for."""
 
-    def __init__(self, scratch: int) -> None:
-        """scratch: the number of the tensor that is the scratch memory."""
-        self._scratch, self._launches = scratch, list[Launch]()
-        self.bytes = 0
+    def __init__(self, number: int, first: int = 0) -> None:
+        """number: of the tensor; first: bytes that are taken already."""
+        self._number, self.bytes = number, first
 
     def room(self, count: int, dtype: Any) -> Part:
-        """Elements of scratch memory, from a multiple of 256 bytes on."""
-        part = Part(self._scratch, self.bytes, dtype, count)
+        """Some elements, from a multiple of 256 bytes on."""
+        part = Part(self._number, self.bytes, dtype, count)
         self.bytes += -(-count * dtype.itemsize // 256) * 256
         return part
+
+
+class Launches:
+    """Launches one after the other."""
+
+    def __init__(self) -> None:
+        self._launches = list[Launch]()
 
     def add(self, kernel: Any, programs: int, *arguments: Any, **constants: Any) -> None:
         """As of ``Launch``."""

@@ -9,7 +9,7 @@ import triton
 
 from remora.errors import KernelArgumentError
 from remora.kernels import triangle_folded
-from remora.kernels.prepared import Described, Launches, Part, Whole
+from remora.kernels.prepared import Described, Launches, Memory, Part, Whole
 from remora.kernels.triangle_folding import fold_norms
 from remora.kernels.triangle_hopper import pair_products
 from remora.kernels.triangle_scaling import scale_weights
@@ -166,6 +166,47 @@ def _processors(device: int) -> int:
 
 def forward(x: Any, weights: list[Any], mask: Any, incoming: bool, eps: float) -> Any:
     """The update, of arguments that were checked."""
+    return _run(x, weights, mask, incoming, eps, None)
+
+
+def forward_keeping(
+    x: Any, weights: list[Any], mask: Any, incoming: bool, eps: float
+) -> tuple[Any, Any]:
+    """The same, and what the gradients are worked out from, in one piece of memory: ``Kept``."""
+    import torch
+
+    size = Kept(x.dtype, x.device, x.shape, weights[4].numel()).bytes
+    kept = torch.empty(size, dtype=torch.uint8, device=x.device)
+    return _run(x, weights, mask, incoming, eps, kept), kept
+
+
+class Kept:
+    """What is kept of an update for its gradients, as parts of a tensor of bytes.
+
+    ab: the gated projections (2H, B, ROW, ROW), fp16 of fp32, zeros past N; products:
+    (H, B, ROW, ROW), of x's dtype; of fp32, terms: as ``fold_norms`` has them, COUNT of each kind,
+    of which ``units``, 1 / scale of ab's channels, are the first of the second half.
+    """
+
+    def __init__(self, dtype: Any, device: Any, shape: Any, h: int, number: int = 0) -> None:
+        """dtype, device, shape: of x; h: hidden channels; number: of the tensor."""
+        import torch
+
+        b, n, _, c = shape
+        self.row = -(-n // _pairs(device)) * _pairs(device)
+        self.kind = torch.float16 if dtype == torch.float32 else dtype
+        memory, pairs, self.count = Memory(number), b * self.row * self.row, 4 * h + 2 * c
+        self.ab = memory.room(2 * h * pairs, self.kind)
+        self.products = memory.room(h * pairs, dtype)
+        self.terms = self.units = None
+        if dtype == torch.float32:
+            self.terms = memory.room(2 * self.count, torch.float32)
+            self.units = self.terms.after(self.count)
+        self.bytes = memory.bytes
+
+
+def _run(x: Any, weights: list[Any], mask: Any, incoming: bool, eps: float, kept: Any) -> Any:
+    """Launch all; ``kept``: memory, None where nothing is kept."""
     import torch
 
     out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
@@ -173,47 +214,26 @@ def forward(x: Any, weights: list[Any], mask: Any, incoming: bool, eps: float) -
         return out
     if weights[4].numel() == 0:  # no hidden channels
         return out.zero_()
-    _run(x, weights, mask, incoming, eps, out)
+    if _reads_itself(x, weights[4].numel()):
+        x = aligned(x)
+    update = _update(
+        x.dtype, x.device, x.shape, x.stride(), x.data_ptr() % 16 == 0, weights[4].numel(),
+        kind_of_mask(mask), incoming, eps, kept is not None, *compilation(),
+    )  # fmt: skip
+    scratch = torch.empty(update.bytes, dtype=torch.uint8, device=x.device)
+    update.launches([x, *map(aligned, weights), mask, out, scratch, kept])
     return out
 
 
-def products_of(
-    x: Any, weights: list[Any], mask: Any, incoming: bool, eps: float
-) -> tuple[Any, Any, Any]:
-    """What the gradients are worked out from: gated projections, their products, the scales.
-
-    Returns:
-        (2H, B, ROW, ROW), zeros past N; (H, B, ROW, ROW); 1 / scale of the first one's channels,
-        None where nothing is scaled.
-    """
-    update, tensors = _run(x, weights, mask, incoming, eps, None)
-    h, shape = weights[4].numel(), (x.shape[0], update.row, update.row)
-    ab = update.ab.of(tensors).view(2 * h, *shape)
-    products = update.products.of(tensors).view(h, *shape)
-    return ab, products, None if update.units is None else update.units.of(tensors)[: 2 * h]
+def kind_of_mask(mask: Any) -> Any:
+    """What of a mask tells compilations apart."""
+    return None if mask is None else (mask.dtype, mask.stride(), mask.data_ptr() % 16 == 0)
 
 
-def _run(
-    x: Any, weights: list[Any], mask: Any, incoming: bool, eps: float, out: Any
-) -> tuple[_Update, list[Any]]:
-    """Launch all; without ``out`` all but the last step. The tensors hold what came out."""
-    import torch
-
-    if _reads_itself(x, weights[4].numel()):
-        x = _aligned(x)
+def compilation() -> tuple[Any, ...]:
+    """What else tells compilations apart: plugins, and whether assertions are compiled."""
     hook = triton.knobs.runtime.add_stages_inspection_hook
-    masked = None
-    if mask is not None:
-        masked = mask.dtype, mask.stride(), mask.data_ptr() % 16 == 0
-    update = _update(
-        x.dtype, x.device, x.shape, x.stride(), x.data_ptr() % 16 == 0, weights[4].numel(), masked,
-        incoming, eps, out is not None,
-        hook()[1] if hook is not None else None, triton.knobs.runtime.debug,
-    )  # fmt: skip
-    scratch = torch.empty(update.launches.bytes, dtype=torch.uint8, device=x.device)
-    tensors = [x, *map(_aligned, weights), mask, out, scratch]
-    update.launches(tensors)
-    return update, tensors
+    return hook()[1] if hook is not None else None, triton.knobs.runtime.debug
 
 
 @functools.lru_cache(maxsize=1024)
@@ -223,7 +243,7 @@ def _update(*arguments: Any) -> _Update:
 
 
 #: The numbers of a call's tensors: the weights are in between.
-_X, _MASK, _OUT, _SCRATCH = 0, 9, 10, 11
+_X, _MASK, _OUT, _SCRATCH, _KEPT = 0, 9, 10, 11, 12
 
 
 class _Update:
@@ -231,31 +251,34 @@ class _Update:
 
     def __init__(
         self, dtype: Any, device: Any, shape: Any, strides: Any, aligned: bool, h: int,
-        masked: Any, incoming: bool, eps: float, complete: bool, *_: Any,
+        masked: Any, incoming: bool, eps: float, keeps: bool, *_: Any,
     ) -> None:  # fmt: skip
         import torch
 
         self.b, self.n, _, self.c = shape
         self.h, self.device, self.incoming, self.eps = h, device, incoming, eps
-        depth = _pairs(device)
-        self.row = -(-self.n // depth) * depth
-        self.kind = torch.float16 if dtype == torch.float32 else dtype
-        self.launches = Launches(_SCRATCH)
-        pairs, room = self.b * self.row * self.row, self.launches.room
-        self.ab = room(2 * h * pairs, self.kind)
-        self.products = room(h * pairs, dtype)
-        self.units: Part | None = None
+        kept = Kept(dtype, device, shape, h, _KEPT if keeps else _SCRATCH)
+        self.row, self.kind, self.ab, self.products = kept.row, kept.kind, kept.ab, kept.products
+        self.terms, self.units = kept.terms, kept.units
+        self.launches = Launches()
+        self._memory = Memory(_SCRATCH, 0 if keeps else kept.bytes)
+        room, pairs = self._memory.room, self.b * self.row * self.row
         self.weights: list[Whole | Part] = [Whole(_X + 1 + i) for i in range(8)]
         self.masked = masked is not None
         self.mask = Whole(_MASK if masked else _X), masked[1] if masked else (0, 0, 0)
         if _on_hopper(device) and _fits_hopper(self.c, h):
-            self._for_hopper(dtype, strides, complete)
+            self._for_hopper(dtype, strides)
             return
         self.y = room(pairs * self.c, self.kind)
         if dtype == torch.float32:
             self._scale()
         self._normalise(strides, self.row)
-        self._for_any(complete)
+        self._for_any()
+
+    @property
+    def bytes(self) -> int:
+        """Of scratch memory."""
+        return self._memory.bytes
 
     @property
     def scaled(self) -> bool:
@@ -265,11 +288,10 @@ class _Update:
         """The weights in fp16, and 1 / scale of each row of the projections."""
         import torch
 
-        c, h, room = self.c, self.h, self.launches.room
+        c, h, room = self.c, self.h, self._memory.room
         counts = 2 * h * c, 2 * h * c, c * h, c * c
         p_in, g_in, p_out, g_out = (room(count, torch.float16) for count in counts)
         norms = room(2 * c + 2 * h, torch.float32)
-        self.units = room(4 * h + 2 * c, torch.float32)
         w = self.weights
         self.launches.add(
             scale_weights, 4 * h + 2 * c + 2,
@@ -295,16 +317,16 @@ class _Update:
             WEIGHTED=weighted,
         )  # fmt: skip
 
-    def _for_hopper(self, dtype: Any, strides: Any, complete: bool) -> None:
+    def _for_hopper(self, dtype: Any, strides: Any) -> None:
         """The norms are in the weights; of fp32, which fp16 cannot hold as it is, theirs alone."""
         import torch
 
         b, n, c, h, row = self.b, self.n, self.c, self.h, self.row
-        add, room, w = self.launches.add, self.launches.room, self.weights
+        add, room, w = self.launches.add, self._memory.room, self.weights
         count = 4 * h + 2 * c
         both_in, p_out, g_out = (room(k, self.kind) for k in (4 * h * c, c * h, c * c))
         all_pairs, pieces, h_pieces = b * row * row, c // _DEPTH, h // _DEPTH
-        terms, measured = room(2 * count, torch.float32), dtype != torch.float32
+        terms, measured = self.terms or room(2 * count, torch.float32), dtype != torch.float32
         kept = room(all_pairs, torch.float32) if measured else terms  # then nothing is kept
         how = {"MEASURED": measured, "UNITS": self.kind == torch.float16}
         add(
@@ -316,7 +338,6 @@ class _Update:
         x: Whole | Part = Whole(_X)
         if not measured:
             x = self.y = room(b * n * n * c, self.kind)
-            self.units = terms.after(count)
             self._normalise(strides, n, weighted=False)
         pairs = Described(x, (b * n, n, c), (1, _PAIRS, _DEPTH))
 
@@ -331,8 +352,6 @@ class _Update:
             FULL=n == row, **held, **how, ctas_per_cga=(cluster, 1, 1),
         )  # fmt: skip
         self._pair_products()
-        if not complete:
-            return
 
         held = held_in_shared("finish", pieces, h_pieces)
         cluster = held["CLUSTER"]
@@ -374,7 +393,7 @@ class _Update:
             BLOCK_N=block_n, PARTS=parts, STAGES=4, INCOMING=self.incoming,
         )  # fmt: skip
 
-    def _for_any(self, complete: bool) -> None:
+    def _for_any(self) -> None:
         b, n, c, h, row = self.b, self.n, self.c, self.h, self.row
         _, _, p_in, g_in, w_out, b_out, p_out, g_out = self.weights
         mask, strides = self.mask
@@ -398,8 +417,6 @@ class _Update:
             self.ab, self.products, h * b, row,
             BLOCK=block, DEPTH=depth, INCOMING=self.incoming, WIDE=wide,
         )  # fmt: skip
-        if not complete:
-            return
         add(
             finish_stock, b * n * (row // pairs) * -(-c // channels),
             self.y, self.products, w_out, b_out, p_out, g_out, self._unit(0), self._unit(4 * h),
@@ -407,10 +424,10 @@ class _Update:
         )  # fmt: skip
 
 
-def _aligned(weight: Any) -> Any:
+def aligned(tensor: Any) -> Any:
     """As the copy engine takes it: contiguous, from a multiple of 16 bytes on."""
-    weight = weight.contiguous()
-    return weight if weight.data_ptr() % 16 == 0 else weight.clone()
+    tensor = tensor.contiguous()
+    return tensor if tensor.data_ptr() % 16 == 0 else tensor.clone()
 
 
 def _pairs(device: Any) -> int:
@@ -426,17 +443,6 @@ def _reads_itself(x: Any, h: int) -> bool:
 
 def _fits_hopper(c: int, h: int) -> bool:
     return h == _HIDDEN and c % _DEPTH == 0 and c <= _MOST_CHANNELS
-
-
-def mask_arguments(mask: Any, other: Any) -> tuple[Any, tuple[int, int, int]]:
-    """The mask as the kernels take it, or another tensor in its place, and its strides."""
-    import torch
-
-    if mask is None:
-        return other, (0, 0, 0)
-    if mask.dtype == torch.bool:
-        mask = mask.view(torch.uint8)
-    return mask, mask.stride()
 
 
 def held_in_shared(step: str, pieces: int, h_pieces: int) -> dict[str, Any]:

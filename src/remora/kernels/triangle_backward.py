@@ -1,155 +1,207 @@
 """The triangle update's gradients.
 
-Only the arguments are kept: the projections and their products are worked out again, by
-the forward kernels. Products of pairs with weights are PyTorch's, for some rows at a time, so that
-no more than the gradients of the projections is ever held for all pairs; gates and norms are
-Triton kernels. The order of all sums is fixed.
+From what the update keeps (:class:`remora.kernels.triangle.Kept`): the gated projections, their
+products. Products whose sums are over all pairs or that end in memory are PyTorch's; gates, with
+the products they gate, and norms are Triton kernels. Gradients of what is multiplied with the same
+are in one matrix, so that one product serves them all. The order of all sums is fixed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import functools
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 import triton
-from torch.nn.functional import layer_norm
 
-from remora.kernels.triangle import mask_arguments, products_of
-from remora.kernels.triangle_stock import gate_gradient, norm_gradient
-
-# Pairs worked on at a time.
-_PAIRS = 1 << 17
+from remora.kernels.prepared import Launch, Part, Whole
+from remora.kernels.triangle import Kept, aligned, compilation, kind_of_mask
+from remora.kernels.triangle_gradients import (
+    add_sums,
+    gate_gradients,
+    norm_gradient,
+    normalise_hidden,
+)
+from remora.kernels.triangle_stock import normalise
 
 # Programs of the norms' gradients, each with sums of its own.
 _PROGRAMS = 512
 
+#: The numbers of the tensors: the weights follow x, the gradients of the norms' weights SUMS.
+_X, _MASK, _GRAD, _KEPT, _Y, _BOTH, _OF_PRODUCTS, _OF_AB, _OF_Z, _DX, _SUMS = 0, *range(9, 19)
+
 
 def gradients(
-    grad: Any, x: Any, weights: list[Any], mask: Any, incoming: bool, eps: float
+    grad: Any, x: Any, weights: list[Any], mask: Any, kept: Any, incoming: bool, eps: float
 ) -> list[Any]:
     """The gradients of x and of the weights, from that of the result, in their dtypes."""
     if x.numel() == 0 or weights[4].numel() == 0:
         return [torch.zeros_like(t) for t in (x, *weights)]
-    dx = torch.empty(x.shape, dtype=x.dtype, device=x.device)
-    sums = [torch.zeros(w.shape, dtype=torch.float32, device=w.device) for w in weights]
+    steps = _steps(
+        x.dtype, x.device, x.shape, x.stride(), x.data_ptr() % 16 == 0, weights[4].numel(),
+        kind_of_mask(mask), eps, *compilation(),
+    )  # fmt: skip
     with torch.cuda.device_of(x):
-        ab, products, units = products_of(x, weights, mask, incoming, eps)
-        of_products = _through_output(grad, x, weights, eps, products, units, dx, sums)
-        of_ab = _through_products(of_products, ab, units, incoming, x.dtype)
-        _through_input(of_ab, x, weights, mask, eps, dx, sums)
-    return [dx, *(s.to(w.dtype) for s, w in zip(sums, weights, strict=True))]
+        return steps(aligned(grad), x, [aligned(w) for w in weights], mask, kept, incoming)
 
 
-def _rows(x: Any) -> Iterator[tuple[int, slice]]:
-    """Batches and slices of rows, of no more than _PAIRS pairs."""
-    n = x.shape[1]
-    height = max(1, _PAIRS // n)
-    for b in range(x.shape[0]):
-        for first in range(0, n, height):
-            yield b, slice(first, min(first + height, n))
+@functools.lru_cache(maxsize=1024)
+def _steps(*arguments: Any) -> _Steps:
+    """One for each set of arguments that tell compilations apart."""
+    return _Steps(*arguments)
+
+
+class _Steps:
+    """The gradients of one kind of update.
+
+    What is memory of others first, or later: ``both``: (pairs, channels), on the left the
+    gradient of z's product, later those of y's with p_in and g_in; on the right that of y's with
+    g_out: so in the end there is one matrix for all that y is multiplied with. ``of_ab``: first z
+    and its gradient.
+    """
+
+    def __init__(
+        self, dtype: Any, device: Any, shape: Any, strides: Any, _: bool, h: int, masked: Any,
+        eps: float, *__: Any,
+    ) -> None:  # fmt: skip
+        b, n, _, c = self.shape = shape
+        self.h, self.eps, self.device = h, eps, device
+        self.kept = Kept(dtype, device, shape, h, _KEPT)
+        self.right = max(4 * h, c)  # the first column of the right part
+        self.width = -(-(self.right + c) // 8) * 8  # rows of whole 16 bytes
+        self.programs = min(_PROGRAMS, b * n)
+        row = self.kept.row
+        planes = row * row, row, 1, b * row * row  # strides of the projections' products
+        plain = n * n * c, n * c, c, 1
+        x, mask, grad, y, both, of_products, of_ab, of_z, dx = map(Whole, (
+            _X, _MASK if masked else _X, _GRAD, _Y, _BOTH, _OF_PRODUCTS, _OF_AB, _OF_Z, _DX
+        ))  # fmt: skip
+        w_in, b_in, p_in, g_in, w_out, b_out, p_out, g_out = (Whole(_X + 1 + i) for i in range(8))
+        units = self.kept.units or x
+
+        width = min(128, triton.next_power_of_2(c))
+        pieces = -(-c // width)
+        pairs = max(1, 8192 // (width * triton.next_power_of_2(pieces)))
+        self.make_y = Launch(
+            normalise, b * n * -(-n // pairs), (x, w_in, b_in, y, n, n, c, *strides, eps),
+            PAIRS=pairs, PIECE=width, PIECES=pieces, FULL=pieces * width == c, WEIGHTED=True,
+        )  # fmt: skip
+        h_power = triton.next_power_of_2(h)
+        pairs = min(64, max(1, 8192 // h_power))
+        self.make_z = Launch(
+            normalise_hidden, b * n * -(-n // pairs),
+            (self.kept.products, units, w_out, b_out, of_ab, n, h, *planes, b * n * n, eps),
+            PAIRS=pairs, H_POWER=h_power, SCALED=self.kept.units is not None,
+        )  # fmt: skip
+        self.of_output = self._gates(
+            (y, of_ab, p_out, g_out, grad, x, both, both), c, plain, None, (0, self.right)
+        )
+        left = self.right - 4 * h
+        self.of_input = self._gates(
+            (y, y, p_in, g_in, of_ab, mask, both, both), 2 * h, planes, masked and masked[1],
+            (left, left + 2 * h),
+        )  # fmt: skip
+        m = b * n * n
+        self.of_norm_out = self._norm(
+            (of_z, self.kept.products, w_out, units, of_products), h, (1, m), planes, planes
+        )
+        self.of_norm_in = self._norm((dx, x, w_in, x, dx), c, (c, 1), strides, plain)
+
+    def _gates(
+        self, tensors: Any, count: int, strides: Any, mask_strides: Any, first: tuple[int, int]
+    ) -> Launch:  # fmt: skip
+        """Of ``gate_gradients``; mask_strides: None without one."""
+        b, n, _, c = self.shape
+        cpu = self.device.type == "cpu"
+        pairs, channels = (16 if cpu else 64 if 0 < n % 128 <= 64 else 128), 64
+        return Launch(
+            gate_gradients, b * n * -(-n // pairs) * -(-count // channels),
+            (*tensors, n, count, c, self.h, b * n * n, *strides, *(mask_strides or (0, 0, 0)),
+             self.width, self.width, *first),
+            PAIRS=pairs, CHANNELS=channels, PIECE=64 if self.kept.units is None else 32,
+            OUTPUT=tensors[0] != tensors[1], MASKED=mask_strides is not None, WIDE=cpu,
+            num_warps=pairs // 16, num_stages=3,
+        )  # fmt: skip
+
+    def _norm(
+        self, tensors: Any, k: int, grad: tuple[int, int], strides: Any, out_strides: Any
+    ) -> tuple[Launch, Launch]:
+        """Of ``norm_gradient``, and of the sum of its sums; grad: its strides."""
+        b, n, _, _ = self.shape
+        k_power = triton.next_power_of_2(k)
+        pairs = max(1, (4096 if strides[2] == 1 else 2048) // k_power)
+        scaled = isinstance(tensors[3], Part)
+        return Launch(
+            norm_gradient, self.programs,
+            (*tensors, Whole(_SUMS), b, n, k, *grad, *strides, *out_strides, self.eps),
+            PAIRS=pairs, K_POWER=k_power, SCALED=scaled,
+        ), Launch(
+            add_sums, -(-2 * k // 16),
+            (Whole(_SUMS), Whole(_SUMS + 1), Whole(_SUMS + 2), self.programs, k),
+            ROWS=64, COLUMNS=16,
+        )  # fmt: skip
+
+    def __call__(
+        self, grad: Any, x: Any, weights: list[Any], mask: Any, kept: Any, incoming: bool
+    ) -> list[Any]:
+        b, n, _, c = self.shape
+        h, m, row = self.h, b * n * n, self.kept.row
+        p_in, g_in, p_out, g_out = (weights[i] for i in (2, 3, 6, 7))
+        y, both, dx = x.new_empty(m, c), x.new_empty(m, self.width), x.new_empty(self.shape)
+        of_products, of_ab = x.new_empty(h * b, row, row), x.new_empty(2 * h * b, row, row)
+        sums = x.new_empty(self.programs, 2, max(h, c), dtype=torch.float32)
+        z, of_z = of_ab.view(-1)[: 2 * h * m].view(2, h, m)
+        tensors = [x, *weights, mask, grad, kept, y, both, of_products, of_ab, of_z, dx, sums]
+        of_norm_out = [torch.empty_like(w) for w in weights[4:6]]
+        of_norm_in = [torch.empty_like(w) for w in weights[0:2]]
+        stream = None
+        if x.is_cuda:
+            stream = triton.runtime.driver.active.get_current_stream(x.device.index)
+
+        def launch(*launches: Launch, others: Sequence[Any] = ()) -> None:
+            given = [*tensors, *others]
+            addresses = [0 if t is None else t.data_ptr() for t in given]
+            for each in launches:
+                each(given, addresses, stream)
+
+        launch(self.make_y, self.make_z, self.of_output)
+        of_p = both[:, :c]
+        of_p_out = _outer(of_p, z.T)
+        torch.mm(p_out.T, of_p.T, out=of_z)
+        launch(*self.of_norm_out, others=of_norm_out)
+        self._through_products(of_products, of_ab, kept, incoming)
+        launch(self.of_input)
+        of_all = both[:, self.right - 4 * h : self.right + c]
+        of_weights = _outer(of_all, y)
+        torch.mm(of_all, torch.cat((p_in, g_in, g_out)), out=dx.view(m, c))
+        launch(*self.of_norm_in, others=of_norm_in)
+        of_p_in, of_g_in, of_g_out = of_weights.split((2 * h, 2 * h, c))
+        in_order = [of_p_in, of_g_in, *of_norm_out, of_p_out, of_g_out]
+        return [dx, *of_norm_in, *(t.to(x.dtype, copy=True) for t in in_order)]
+
+    def _through_products(self, of_products: Any, of_ab: Any, kept: Any, incoming: bool) -> None:
+        """The gradient of a and b: two more batched products, cuBLAS's."""
+        n, row = self.shape[1], self.kept.row
+        tensors = [*[None] * _KEPT, kept]
+        both = self.kept.ab.of(tensors).view(2 * self.h, -1, row, row)
+        if self.kept.units is not None:
+            both = both * self.kept.units.of(tensors)[: 2 * self.h, None, None, None]
+        a, b = both[:, :, :n, :n].reshape(-1, n, n).chunk(2)
+        of_a, of_b = of_ab[:, :n, :n].chunk(2)
+        d = of_products[:, :n, :n]
+        if incoming:  # t = a.T @ b
+            torch.bmm(b, d.mT, out=of_a)
+            torch.bmm(a, d, out=of_b)
+        else:  # t = a @ b.T
+            torch.bmm(d, b, out=of_a)
+            torch.bmm(d.mT, a, out=of_b)
 
 
 def _outer(a: Any, b: Any) -> Any:
     """``a.T @ b``, in fp32."""
-    if a.is_cuda and a.dtype != torch.float32:
+    if a.dtype == torch.float32:
+        return a.T @ b
+    if a.is_cuda and torch.version.hip is None:
         return torch.mm(a.T, b, out_dtype=torch.float32)
     return a.float().T @ b.float()
-
-
-def _of_gate(d: Any, p: Any, g: Any, mask: Any) -> tuple[Any, Any]:
-    """The gradients of p and g from that of ``p * sigmoid(g)``, (pairs, channels)."""
-    of_p, of_g = torch.empty_like(p), torch.empty_like(g)
-    tensor, strides = mask_arguments(mask, p)
-    m, k = p.shape
-    gate_gradient[(triton.cdiv(m, 64) * triton.cdiv(k, 64),)](
-        d, p, g, tensor, of_p, of_g, m, 1 if mask is None else mask.shape[-1], k, *d.stride(),
-        *strides[-2:], ROWS=64, COLUMNS=64, MASKED=mask is not None,
-    )  # fmt: skip
-    return of_p, of_g
-
-
-def _of_norm(grad: Any, x: Any, weight: Any, units: Any, eps: float, of_x: Any) -> tuple[Any, Any]:
-    """Write the gradient of x, (rows, pairs, channels); the gradients of weight and bias."""
-    k = x.shape[2]
-    m = x.shape[0] * x.shape[1]
-    width = triton.next_power_of_2(k)
-    rows = max(1, 4096 // width)
-    programs = min(_PROGRAMS, triton.cdiv(m, rows))
-    sums = torch.empty((programs, 2, k), dtype=torch.float32, device=x.device)
-    norm_gradient[(programs,)](
-        grad, x, weight, weight if units is None else units, of_x, sums, m, x.shape[1], k,
-        *x.stride(), *of_x.stride(), eps, ROWS=rows, K_POWER=width, SCALED=units is not None,
-    )  # fmt: skip
-    of_weight, of_bias = sums.sum(0)
-    return of_weight, of_bias
-
-
-def _products(some: Any, units: Any) -> Any:
-    """(H, rows, pairs) of the products, as (pairs, H) without their scales, in fp32."""
-    h = some.shape[0]
-    t = some.reshape(h, -1).T.float()
-    return t * (units[:h] * units[h:]) if units is not None else t
-
-
-def _through_output(
-    grad: Any, x: Any, weights: list[Any], eps: float, products: Any, units: Any,
-    dy: Any, sums: list[Any],
-) -> Any:  # fmt: skip
-    """The products' gradient, (H, B, N, N); of y, what comes through the output's gate, into dy."""
-    w_in, b_in, _, _, w_out, b_out, p_out, g_out = weights
-    n, c = x.shape[2:]
-    h = w_out.numel()
-    of_products = torch.empty((h, x.shape[0], n, n), dtype=x.dtype, device=x.device)
-    for b, rows in _rows(x):
-        y = layer_norm(x[b, rows].reshape(-1, c), (c,), w_in, b_in, eps)
-        t = _products(products[:, b, rows, :n], units)
-        z = layer_norm(t, (h,), w_out.float(), b_out.float(), eps).to(x.dtype)
-        d = grad[b, rows].reshape(-1, c)
-        of_p, of_g = _of_gate(d, z @ p_out.T, y @ g_out.T, None)
-        sums[6] += _outer(of_p, z)
-        sums[7] += _outer(of_g, y)
-        some = products[:, b, rows, :n].permute(1, 2, 0)
-        of_some = of_products[:, b, rows].permute(1, 2, 0)
-        found = _of_norm(of_p @ p_out, some, w_out, units, eps, of_some)
-        sums[4] += found[0]
-        sums[5] += found[1]
-        dy[b, rows] = (of_g @ g_out).view(-1, n, c)
-    return of_products
-
-
-def _through_products(of_products: Any, ab: Any, units: Any, incoming: bool, kind: Any) -> Any:
-    """The gradient of a and b, (2H, B, N, N): two more batched products, cuBLAS's."""
-    h, batch, n, _ = of_products.shape
-    both = ab[:, :, :n, :n]
-    if units is not None:
-        both = both.to(kind) * units[:, None, None, None]
-    a, b = (m.reshape(-1, n, n) for m in both.split(h))
-    d = of_products.view(-1, n, n)
-    of_ab = torch.empty((2, h * batch, n, n), dtype=kind, device=d.device)
-    if incoming:  # t = a.T @ b
-        torch.bmm(b, d.mT, out=of_ab[0])
-        torch.bmm(a, d, out=of_ab[1])
-    else:  # t = a @ b.T
-        torch.bmm(d, b, out=of_ab[0])
-        torch.bmm(d.mT, a, out=of_ab[1])
-    return of_ab.view(2 * h, batch, n, n)
-
-
-def _through_input(
-    of_ab: Any, x: Any, weights: list[Any], mask: Any, eps: float, dx: Any, sums: list[Any]
-) -> None:
-    """The gradient of x, into dx, which holds a part of y's; of the input's weights."""
-    w_in, b_in, p_in, g_in = weights[:4]
-    c = x.shape[3]
-    for b, rows in _rows(x):
-        some = x[b, rows]
-        y = layer_norm(some.reshape(-1, c), (c,), w_in, b_in, eps)
-        d = of_ab[:, b, rows].reshape(of_ab.shape[0], -1).T
-        of_p, of_g = _of_gate(d, y @ p_in.T, y @ g_in.T, None if mask is None else mask[b, rows])
-        sums[2] += _outer(of_p, y)
-        sums[3] += _outer(of_g, y)
-        of_y = torch.addmm(torch.addmm(dx[b, rows].view(-1, c), of_p, p_in), of_g, g_in)
-        found = _of_norm(of_y, some, w_in, None, eps, dx[b, rows])
-        sums[0] += found[0]
-        sums[1] += found[1]

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from remora.errors import KernelArgumentError
-from remora.kernels.triangle import check, forward
+from remora.kernels.triangle import Kept, check, forward_keeping
 from remora.kernels.triangle_backward import gradients
 
 _NAMES = (
@@ -20,53 +20,65 @@ _NAMES = (
 )  # fmt: skip
 
 # ``define`` and not ``custom_op``, whose first call imports TorchDynamo.
-torch.library.define(
-    "remora::triangle_multiply",
+_ARGUMENTS = (
     "(Tensor x, "
     + ", ".join(f"Tensor {name}" for name in _NAMES)
-    + ", Tensor? mask, bool incoming, float eps) -> Tensor",
+    + ", Tensor? mask, bool incoming, float eps)"
+)
+torch.library.define("remora::triangle_multiply", _ARGUMENTS + " -> Tensor")
+torch.library.define(
+    "remora::triangle_multiply_keeping",
+    _ARGUMENTS + " -> (Tensor, Tensor)",
     tags=torch.Tag.pt2_compliant_tag,
 )
 torch.library.define(
     "remora::triangle_multiply_backward",
-    "(Tensor grad, Tensor x, Tensor[] weights, Tensor? mask, bool incoming, float eps) -> Tensor[]",
+    "(Tensor grad, Tensor x, Tensor[] weights, Tensor? mask, Tensor kept, bool incoming, float eps)"
+    " -> Tensor[]",
     tags=torch.Tag.pt2_compliant_tag,
 )
 
 #: See ``remora.kernels.triangle_multiply``; all arguments by position.
 triangle_multiply = torch.ops.remora.triangle_multiply.default
+#: The same, and bytes from which the gradients are worked out.
+triangle_multiply_keeping = torch.ops.remora.triangle_multiply_keeping.default
 triangle_multiply_backward = torch.ops.remora.triangle_multiply_backward.default
 
 
-@torch.library.impl("remora::triangle_multiply", "default")
-def _forward(x: Any, *others: Any) -> Any:
+@torch.library.impl("remora::triangle_multiply", "CompositeImplicitAutograd")
+def _forward(*arguments: Any) -> Any:
+    return triangle_multiply_keeping(*arguments)[0]
+
+
+@torch.library.impl("remora::triangle_multiply_keeping", "default")
+def _keeping(x: Any, *others: Any) -> tuple[Any, Any]:
     *weights, mask, incoming, eps = others
     check(x, dict(zip(_NAMES, weights, strict=True)), mask)
-    return forward(x, weights, mask, incoming, eps)
+    return forward_keeping(x, weights, mask, incoming, eps)
 
 
-@torch.library.register_fake("remora::triangle_multiply")
-def _shape(x: Any, *others: Any) -> Any:
+@torch.library.register_fake("remora::triangle_multiply_keeping")
+def _shape(x: Any, *others: Any) -> tuple[Any, Any]:
     *weights, mask, _, _ = others
     check(x, dict(zip(_NAMES, weights, strict=True)), mask)
-    return torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    size = Kept(x.dtype, x.device, x.shape, weights[4].numel()).bytes
+    return (
+        torch.empty(x.shape, dtype=x.dtype, device=x.device),
+        torch.empty(size, dtype=torch.uint8, device=x.device),
+    )
 
 
 @torch.library.impl("remora::triangle_multiply_backward", "default")
-def _backward(
-    grad: Any, x: Any, weights: list[Any], mask: Any, incoming: bool, eps: float
-) -> list[Any]:
-    return gradients(grad, x, weights, mask, incoming, eps)
+def _backward(grad: Any, x: Any, weights: list[Any], *others: Any) -> list[Any]:
+    return gradients(grad, x, weights, *others)
 
 
 @torch.library.register_fake("remora::triangle_multiply_backward")
-def _shapes(
-    grad: Any, x: Any, weights: list[Any], mask: Any, incoming: bool, eps: float
-) -> list[Any]:
+def _shapes(grad: Any, x: Any, weights: list[Any], *_: Any) -> list[Any]:
     return [torch.empty(t.shape, dtype=t.dtype, device=t.device) for t in (x, *weights)]
 
 
-def _keep(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, Any]) -> None:
     *tensors, mask, ctx.incoming, ctx.eps = inputs
     if mask is not None and mask.requires_grad:
         raise KernelArgumentError(
@@ -74,13 +86,16 @@ def _keep(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
             where="remora.kernels.triangle_multiply",
             hint="detach it",
         )
-    ctx.save_for_backward(*tensors, mask)
+    ctx.mark_non_differentiable(output[1])
+    ctx.save_for_backward(*tensors, mask, output[1])
 
 
-def _gradients(ctx: Any, grad: Any) -> tuple[Any, ...]:
-    x, *weights, mask = ctx.saved_tensors
-    found = triangle_multiply_backward(grad, x, weights, mask, ctx.incoming, ctx.eps)
+def _gradients(ctx: Any, grad: Any, _: Any) -> tuple[Any, ...]:
+    x, *weights, mask, kept = ctx.saved_tensors
+    found = triangle_multiply_backward(grad, x, weights, mask, kept, ctx.incoming, ctx.eps)
     return *found, None, None, None
 
 
-torch.library.register_autograd("remora::triangle_multiply", _gradients, setup_context=_keep)
+torch.library.register_autograd(
+    "remora::triangle_multiply_keeping", _gradients, setup_context=_keep
+)

@@ -1,0 +1,180 @@
+"""The kernels of the triangle update's gradients, in plain Triton: any target, any sizes.
+
+A program's pairs are neighbours in one of the B * N rows of pairs. What has hidden channels is
+(channels, pairs), what has x's (pairs, channels).
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from remora.kernels.triangle_stock import sigmoid
+
+
+@triton.jit
+def _pairs_of(tile, N, PAIRS: tl.constexpr):
+    """A tile's row among B * N, as its batch and what it is there; its pairs; which there are."""
+    tiles = tl.cdiv(N, PAIRS)
+    row = tile // tiles
+    pairs = tile % tiles * PAIRS + tl.arange(0, PAIRS)
+    return (row // N).to(tl.int64), (row % N).to(tl.int64), pairs, pairs < N
+
+
+@triton.jit
+def _scaled(x, unit, channels, H, SCALED: tl.constexpr):
+    """Products in fp32, without the scales of the weights that they were made with."""
+    x = x.to(tl.float32)
+    if SCALED:
+        u = tl.load(unit + channels, channels < H, 0.0)
+        x *= (u * tl.load(unit + H + channels, channels < H, 0.0))[None, :]
+    return x
+
+
+@triton.jit
+def normalise_hidden(
+    products, unit, weight, bias, z, N, H, stride_b, stride_i, stride_k, stride_c, M, eps,
+    PAIRS: tl.constexpr, H_POWER: tl.constexpr, SCALED: tl.constexpr,
+):  # fmt: skip
+    """The layer norm of products, (H, B, N, N) of any strides, into z, (H, M): M is B * N * N.
+
+    unit: with SCALED what the channels are multiplied by before, in two factors of H. H_POWER: a
+    power of two, at least H. Grid: B * N * cdiv(N, PAIRS) programs.
+    """
+    b, i, pairs, there = _pairs_of(tl.program_id(0), N, PAIRS)
+    channels = tl.arange(0, H_POWER)
+    some = there[:, None] & (channels < H)[None, :]
+    at = products + b * stride_b + i * stride_i + pairs[:, None] * stride_k
+    x = tl.load(at + channels.to(tl.int64)[None, :] * stride_c, some, 0.0)
+    x = _scaled(x, unit, channels, H, SCALED)
+    x = tl.where(some, x - (tl.sum(x, 1) / H)[:, None], 0.0)
+    x *= tl.math.rsqrt(tl.sum(x * x, 1) / H + eps)[:, None]
+    w = tl.load(weight + channels, channels < H, 0.0).to(tl.float32)
+    v = tl.load(bias + channels, channels < H, 0.0).to(tl.float32)
+    at = z + (b * N + i) * N + pairs[:, None] + channels.to(tl.int64)[None, :] * M
+    tl.store(at, (x * w[None, :] + v[None, :]).to(z.dtype.element_ty), some)
+
+
+@triton.jit
+def _add(acc, x, weights, channels, columns, COUNT, K, WIDE: tl.constexpr):
+    """``acc + x @ weights.T`` for some channels and some columns."""
+    some = (columns < K)[:, None] & (channels < COUNT)[None, :]
+    w = tl.load(weights + channels[None, :] * K + columns[:, None], some, 0.0)
+    if WIDE:  # Triton's interpreter multiplies the bits of bf16
+        x, w = x.to(tl.float32), w.to(tl.float32)
+    return tl.dot(x, w, acc)
+
+
+@triton.jit
+def gate_gradients(
+    y, z, p, g, d, mask, of_p, of_g, N, COUNT, C, H, M,
+    stride_db, stride_di, stride_dk, stride_dc, stride_mb, stride_mi, stride_mk,
+    stride_p, stride_g, first_p, first_g,
+    PAIRS: tl.constexpr, CHANNELS: tl.constexpr, PIECE: tl.constexpr, OUTPUT: tl.constexpr,
+    MASKED: tl.constexpr, WIDE: tl.constexpr,
+):  # fmt: skip
+    """Of ``mask * (y @ P.T) * sigmoid(y @ G.T)``, whose gradient is d: those of both products.
+
+    With OUTPUT of ``(z.T @ P.T) * sigmoid(y @ G.T)``. y: (M, C), z: (H, M), M being B * N * N;
+    p, g: (COUNT, C), with OUTPUT p (COUNT, H), all contiguous; d: (B, N, N, COUNT) and mask, read
+    if MASKED: (B, N, N), of any strides. of_p, of_g: (M, COUNT), written from columns first_p and
+    first_g on, rows stride_p and stride_g apart.
+    WIDE: products of fp32. Grid: B * N * cdiv(N, PAIRS) * cdiv(COUNT, CHANNELS) programs.
+    """
+    chunks = tl.cdiv(COUNT, CHANNELS)
+    b, i, pairs, there = _pairs_of(tl.program_id(0) // chunks, N, PAIRS)
+    channels = tl.program_id(0) % chunks * CHANNELS + tl.arange(0, CHANNELS)
+    row = (b * N + i) * N
+    acc_p = tl.zeros((PAIRS, CHANNELS), tl.float32)
+    acc_g = tl.zeros((PAIRS, CHANNELS), tl.float32)
+    for first in range(0, C, PIECE):
+        columns = first + tl.arange(0, PIECE)
+        at = y + row * C + pairs[:, None] * C + columns[None, :]
+        x = tl.load(at, there[:, None] & (columns < C)[None, :], 0.0)
+        acc_g = _add(acc_g, x, g, channels, columns, COUNT, C, WIDE)
+        if not OUTPUT:
+            acc_p = _add(acc_p, x, p, channels, columns, COUNT, C, WIDE)
+    if OUTPUT:
+        for first in range(0, H, PIECE):
+            columns = first + tl.arange(0, PIECE)
+            at = z + row + pairs[:, None] + columns.to(tl.int64)[None, :] * M
+            x = tl.load(at, there[:, None] & (columns < H)[None, :], 0.0)
+            acc_p = _add(acc_p, x, p, channels, columns, COUNT, H, WIDE)
+    some = there[:, None] & (channels < COUNT)[None, :]
+    at = d + b * stride_db + i * stride_di + pairs[:, None] * stride_dk
+    found = tl.load(at + channels.to(tl.int64)[None, :] * stride_dc, some, 0.0).to(tl.float32)
+    if MASKED:
+        at = mask + b * stride_mb + i * stride_mi + pairs.to(tl.int64) * stride_mk
+        found *= tl.load(at, there, 0.0).to(tl.float32)[:, None]
+    gate = sigmoid(acc_g)
+    found *= gate
+    at = of_p + row * stride_p + first_p + pairs[:, None] * stride_p + channels[None, :]
+    tl.store(at, found.to(of_p.dtype.element_ty), some)
+    found *= acc_p * (1.0 - gate)
+    at = of_g + row * stride_g + first_g + pairs[:, None] * stride_g + channels[None, :]
+    tl.store(at, found.to(of_g.dtype.element_ty), some)
+
+
+@triton.jit(do_not_specialize=("B",))
+def norm_gradient(
+    grad, x, weight, unit, of_x, sums, B, N, K, stride_gk, stride_gc,
+    stride_xb, stride_xi, stride_xk, stride_xc, stride_ob, stride_oi, stride_ok, stride_oc, eps,
+    PAIRS: tl.constexpr, K_POWER: tl.constexpr, SCALED: tl.constexpr,
+):  # fmt: skip
+    """Of a layer norm, whose gradient is grad, (B * N * N, K) of any strides: the gradient of x.
+
+    x and of_x: (B, N, N, K), of any strides; of_x may be grad. unit: with SCALED what x's channels
+    are multiplied by first, (2, K). sums: (programs, 2, K): each program's part of the gradients of
+    weight and bias. K_POWER: a power of two, at least K. Grid: programs, any number.
+    """
+    columns = tl.arange(0, K_POWER)
+    there = columns < K
+    channels = columns.to(tl.int64)[None, :]
+    w = tl.load(weight + columns, there, 0.0).to(tl.float32)
+    # Added up once, at the end: sums over rows go from warp to warp.
+    of_weight = tl.zeros((PAIRS, K_POWER), tl.float32)
+    of_bias = tl.zeros((PAIRS, K_POWER), tl.float32)
+    for tile in range(tl.program_id(0), B * N * tl.cdiv(N, PAIRS), tl.num_programs(0)):
+        b, i, pairs, inside = _pairs_of(tile, N, PAIRS)
+        some = inside[:, None] & there[None, :]
+        at = x + b * stride_xb + i * stride_xi
+        at += pairs.to(tl.int64)[:, None] * stride_xk + channels * stride_xc
+        values = tl.load(at, some, 0.0)
+        at = grad + (b * N + i) * N * stride_gk + pairs[:, None] * stride_gk + channels * stride_gc
+        d = tl.load(at, some, 0.0).to(tl.float32)
+        values = _scaled(values, unit, columns, K, SCALED)
+        values = tl.where(some, values - (tl.sum(values, 1) / K)[:, None], 0.0)
+        scale = tl.math.rsqrt(tl.sum(values * values, 1) / K + eps)
+        values *= scale[:, None]
+        of_weight += d * values
+        of_bias += d
+        d *= w[None, :]
+        along = tl.sum(d * values, 1) / K
+        d = (d - (tl.sum(d, 1) / K)[:, None] - values * along[:, None]) * scale[:, None]
+        at = of_x + b * stride_ob + i * stride_oi
+        at += pairs.to(tl.int64)[:, None] * stride_ok + channels * stride_oc
+        tl.store(at, d.to(of_x.dtype.element_ty), some)
+    at = sums + tl.program_id(0) * 2 * K + columns
+    tl.store(at, tl.sum(of_weight, 0), there)
+    tl.store(at + K, tl.sum(of_bias, 0), there)
+
+
+@triton.jit
+def add_sums(
+    sums, of_weight, of_bias, PROGRAMS, K, ROWS: tl.constexpr, COLUMNS: tl.constexpr
+):  # fmt: skip
+    """The gradients of a norm's weight and bias, (K,), of all programs' sums, (PROGRAMS, 2, K).
+
+    Grid: cdiv(2 * K, COLUMNS) programs.
+    """
+    columns = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
+    there = columns < 2 * K
+    total = tl.zeros((ROWS, COLUMNS), tl.float32)
+    for first in range(0, PROGRAMS, ROWS):
+        rows = first + tl.arange(0, ROWS)
+        some = (rows < PROGRAMS)[:, None] & there[None, :]
+        total += tl.load(sums + rows[:, None] * 2 * K + columns[None, :], some, 0.0)
+    result = tl.sum(total, 0)
+    tl.store(of_weight + columns, result.to(of_weight.dtype.element_ty), columns < K)
+    at = of_bias + columns - K
+    tl.store(at, result.to(of_bias.dtype.element_ty), there & (columns >= K))
