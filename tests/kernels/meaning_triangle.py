@@ -16,6 +16,7 @@ from kernels.triangle_reference import NAMES, error, inputs, triangle
 from remora.errors import KernelArgumentError
 from remora.kernels import triangle_multiply
 from remora.kernels.triangle_folding import fold_norms
+from remora.kernels.triangle_stock import sigmoid
 
 assert triton.knobs.runtime.interpret
 
@@ -120,7 +121,7 @@ def test_hoppers_tasks(dtype: Any, stages: Any, monkeypatch: pytest.MonkeyPatch)
 
     kept = update.held_in_shared
     monkeypatch.setattr(update, "held_in_shared", held)
-    monkeypatch.setattr(update, "_on_hopper", lambda _: True)
+    monkeypatch.setattr(update, "on_hopper", lambda _: True)
     monkeypatch.setattr(update, "_pairs", lambda _: 64)
     monkeypatch.setattr(update, "_processors", lambda _: 4)
     monkeypatch.setattr(triangle_folded, "gated", _gated)
@@ -130,6 +131,39 @@ def test_hoppers_tasks(dtype: Any, stages: Any, monkeypatch: pytest.MonkeyPatch)
     found = error(triangle_multiply(*values, mask=mask), triangle(*doubles(values), mask=mask))
     update._update.cache_clear()
     assert found < TOLERANCE[dtype], f"{found:.3e}"
+
+
+def test_hoppers_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of gates, by tasks: weights that stay, and such as two CTAs give each other."""
+    from remora.kernels import triangle as update
+    from remora.kernels import triangle_backward, triangle_gates
+
+    def held(step: str, *pieces: Any) -> dict[str, Any]:
+        found = kept(step, *pieces)
+        if step == "output":
+            found |= {"STAGES": 2, "RESIDENT": False, "TILES": 1, "CLUSTER": 2}
+        return found
+
+    kept = update.held_in_shared
+    monkeypatch.setattr(update, "held_in_shared", held)
+    monkeypatch.setattr(update, "_pairs", lambda _: 64)
+    values = [v.requires_grad_() for v in inputs(1, 64, 64, 128, torch.float16, "cpu")]
+    mask = torch.rand(1, 64, 64)
+    grad = torch.randn(values[0].shape).half()
+    update._update.cache_clear()
+    result = triangle_multiply(*values, mask=mask)
+    update._update.cache_clear()
+    monkeypatch.setattr(update, "on_hopper", lambda _: True)
+    monkeypatch.setattr(update, "_processors", lambda _: 4)
+    monkeypatch.setattr(triangle_gates, "gate_of", sigmoid)
+    triangle_backward._steps.cache_clear()
+    found = torch.autograd.grad(result, values, grad)
+    triangle_backward._steps.cache_clear()
+    wide = [v.requires_grad_() for v in doubles(values)]
+    expected = torch.autograd.grad(triangle(*wide, mask=mask), wide, grad.double())
+    for name, got, want in zip(("x", *NAMES), found, expected, strict=True):
+        found_error = error(got, want)
+        assert found_error < 2 * TOLERANCE[torch.float16], f"{name}: {found_error:.3e}"
 
 
 def test_nan_and_inf_go_where_they_go_in_pytorch() -> None:

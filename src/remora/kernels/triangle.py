@@ -25,7 +25,7 @@ _WHERE = "remora.kernels.triangle_multiply"
 
 # What Hopper's kernels are cut into, in elements (triangle_folded), and its shared memory
 # less what barriers and reductions take.
-_PAIRS, _GROUP, _DEPTH = 64, 64, 64
+PAIRS, GROUP, DEPTH = 64, 64, 64
 _SHARED = 231_700
 _HIDDEN, _MOST_CHANNELS = 128, 512
 
@@ -130,7 +130,7 @@ def _no_tensor(name: str, value: Any) -> KernelArgumentError:
     )
 
 
-def _on_hopper(device: Any) -> bool:
+def on_hopper(device: Any) -> bool:
     """Whether the device has Hopper's kernels; an error where it has none at all."""
     if device.type == "cpu" and triton.knobs.runtime.interpret:
         return False
@@ -162,6 +162,12 @@ def _processors(device: int) -> int:
     import torch
 
     return torch.cuda.get_device_properties(device).multi_processor_count
+
+
+def programs_of(device: Any, tiles: int, cluster: int = 1) -> int:
+    """How many programs share so many tiles, in whole clusters."""
+    clusters = _processors(device.index) // cluster
+    return min(clusters, -(-tiles // cluster)) * cluster
 
 
 def forward(x: Any, weights: list[Any], mask: Any, incoming: bool, eps: float) -> Any:
@@ -266,7 +272,7 @@ class _Update:
         self.weights: list[Whole | Part] = [Whole(_X + 1 + i) for i in range(8)]
         self.masked = masked is not None
         self.mask = Whole(_MASK if masked else _X), masked[1] if masked else (0, 0, 0)
-        if _on_hopper(device) and _fits_hopper(self.c, h):
+        if on_hopper(device) and fits_hopper(self.c, h):
             self._for_hopper(dtype, strides)
             return
         self.y = room(pairs * self.c, self.kind)
@@ -325,29 +331,29 @@ class _Update:
         add, room, w = self.launches.add, self._memory.room, self.weights
         count = 4 * h + 2 * c
         both_in, p_out, g_out = (room(k, self.kind) for k in (4 * h * c, c * h, c * c))
-        all_pairs, pieces, h_pieces = b * row * row, c // _DEPTH, h // _DEPTH
+        all_pairs, pieces, h_pieces = b * row * row, c // DEPTH, h // DEPTH
         terms, measured = self.terms or room(2 * count, torch.float32), dtype != torch.float32
         kept = room(all_pairs, torch.float32) if measured else terms  # then nothing is kept
         how = {"MEASURED": measured, "UNITS": self.kind == torch.float16}
         add(
             fold_norms, count,
             w[2], w[3], w[6], w[7], w[0], w[1], w[4], w[5], both_in, p_out, g_out, terms, c, h,
-            GROUP=_GROUP, C_POWER=triton.next_power_of_2(c), H_POWER=triton.next_power_of_2(h),
+            GROUP=GROUP, C_POWER=triton.next_power_of_2(c), H_POWER=triton.next_power_of_2(h),
             UNITS=how["UNITS"], CENTRED=measured,
         )  # fmt: skip
         x: Whole | Part = Whole(_X)
         if not measured:
             x = self.y = room(b * n * n * c, self.kind)
             self._normalise(strides, n, weighted=False)
-        pairs = Described(x, (b * n, n, c), (1, _PAIRS, _DEPTH))
+        pairs = Described(x, (b * n, n, c), (1, PAIRS, DEPTH))
 
         mask, mask_strides = self.mask
         held = held_in_shared("project", pieces, h_pieces)
         cluster = held["CLUSTER"]
         add(
-            triangle_folded.project, self._programs(all_pairs // (2 * _PAIRS), cluster),
-            pairs, mask, Described(both_in, (4 * h, c), (2 * _GROUP // cluster, _DEPTH)), terms,
-            kept, Described(self.ab, (2 * h, all_pairs), (_GROUP, _PAIRS)),
+            triangle_folded.project, programs_of(self.device, all_pairs // (2 * PAIRS), cluster),
+            pairs, mask, Described(both_in, (4 * h, c), (2 * GROUP // cluster, DEPTH)), terms,
+            kept, Described(self.ab, (2 * h, all_pairs), (GROUP, PAIRS)),
             b, n, row, count, *mask_strides, self.eps, PIECES=pieces, MASKED=self.masked,
             FULL=n == row, **held, **how, ctas_per_cga=(cluster, 1, 1),
         )  # fmt: skip
@@ -355,29 +361,25 @@ class _Update:
 
         held = held_in_shared("finish", pieces, h_pieces)
         cluster = held["CLUSTER"]
-        block, part = (_GROUP // cluster, _DEPTH), _PAIRS if measured else _PAIRS // 2
+        block, part = (GROUP // cluster, DEPTH), PAIRS if measured else PAIRS // 2
         products = self.products
         if not measured:
             products = room(h * all_pairs, self.kind)
             add(
-                normalise_products, all_pairs // _PAIRS,
+                normalise_products, all_pairs // PAIRS,
                 self.products, terms.after(count), products, all_pairs, self.eps,
-                EXTENT=h, PAIRS=_PAIRS,
+                EXTENT=h, PAIRS=PAIRS,
             )  # fmt: skip
+        tiles = -(-b * n * (row // PAIRS) // 2)
         add(
-            triangle_folded.finish, self._programs(-(-b * n * (row // _PAIRS) // 2), cluster),
-            pairs, Described(products, (h, all_pairs), (_DEPTH, _PAIRS)),
+            triangle_folded.finish, programs_of(self.device, tiles, cluster),
+            pairs, Described(products, (h, all_pairs), (DEPTH, PAIRS)),
             Described(p_out, (c, h), block), Described(g_out, (c, c), block),
             terms.after(4 * h), terms.after(4 * h + c), kept,
-            Described(Whole(_OUT), (b * n, n, c), (1, part, _GROUP)),
+            Described(Whole(_OUT), (b * n, n, c), (1, part, GROUP)),
             b, n, row, c, count, self.eps, PIECES=pieces, H_PIECES=h_pieces,
             **held, **how, ctas_per_cga=(cluster, 1, 1),
         )  # fmt: skip
-
-    def _programs(self, tiles: int, cluster: int = 1) -> int:
-        """How many programs share so many tiles, in whole clusters."""
-        clusters = _processors(self.device.index) // cluster
-        return min(clusters, -(-tiles // cluster)) * cluster
 
     def _pair_products(self) -> None:
         b, h, row = self.b, self.h, self.row
@@ -386,7 +388,7 @@ class _Update:
         tiles = h * b * -(-row // 128) * -(-row // block_n)
         both = 2 * h * b * row, row
         self.launches.add(
-            pair_products, self._programs(tiles),
+            pair_products, programs_of(self.device, tiles),
             Described(self.ab, both, (64, 64)),
             Described(self.ab, both, (64, block_n) if self.incoming else (block_n, 64)),
             Described(self.products, (h * b * row, row), (64, block_n // parts)), h * b, row,
@@ -432,33 +434,37 @@ def aligned(tensor: Any) -> Any:
 
 def _pairs(device: Any) -> int:
     """What rows are padded to; few on the CPU, where the interpreter works on all of them."""
-    return 16 if device.type == "cpu" else _PAIRS
+    return 16 if device.type == "cpu" else PAIRS
 
 
 def _reads_itself(x: Any, h: int) -> bool:
     """Whether the kernels read x itself, as the copy engine takes it."""
-    fits = _fits_hopper(x.shape[3], h) and _on_hopper(x.device)
+    fits = fits_hopper(x.shape[3], h) and on_hopper(x.device)
     return fits and x.element_size() == 2
 
 
-def _fits_hopper(c: int, h: int) -> bool:
-    return h == _HIDDEN and c % _DEPTH == 0 and c <= _MOST_CHANNELS
+def fits_hopper(c: int, h: int) -> bool:
+    return h == _HIDDEN and c % DEPTH == 0 and c <= _MOST_CHANNELS
 
 
 def held_in_shared(step: str, pieces: int, h_pieces: int) -> dict[str, Any]:
-    """What triangle_folded's ``project`` or ``finish`` keeps in shared memory.
+    """What the Hopper kernels keep in shared memory.
 
+    step: triangle_folded's ``project`` or ``finish``, triangle_gates' ``input`` or ``output``;
     pieces, h_pieces: DEPTH channels of pairs, and of their products.
     """
-    block = _GROUP * _DEPTH * 2  # bytes
+    block = GROUP * DEPTH * 2  # bytes
+    of_output = step in ("finish", "output")
+    groups = -(-pieces * DEPTH // (2 * GROUP)) * 2 if of_output else 2 * h_pieces * DEPTH // GROUP
+    blocks = pieces + h_pieces if of_output else pieces
+    tile = blocks * 2 * PAIRS * DEPTH * 2
     if step == "project":
-        groups, blocks, tile, block = 2 * h_pieces * _DEPTH // _GROUP, pieces, pieces, 2 * block
-    else:
-        groups, blocks = -(-pieces * _DEPTH // (2 * _GROUP)) * 2, pieces + h_pieces
-        tile = blocks
-    tile *= 2 * _PAIRS * _DEPTH * 2
-    # Beside 32 KiB of results, and two numbers of each pair.
-    left = _SHARED - 4 * _PAIRS * _GROUP * 2 - 4 * _PAIRS * 4
+        block *= 2
+    elif step == "input":
+        blocks *= 2
+    # Beside 32 KiB of results, as much of gradients, and two numbers of each pair.
+    results = 4 * PAIRS * GROUP * 2 * (1 if step in ("project", "finish") else 2)
+    left = _SHARED - results - 4 * PAIRS * 4
     tiles = 2 if 2 * tile + groups * blocks * block <= left else 1
     stages = min((left - tiles * tile) // block, groups * blocks)
     if stages > blocks:

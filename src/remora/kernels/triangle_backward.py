@@ -15,8 +15,10 @@ from typing import Any
 import torch
 import triton
 
-from remora.kernels.prepared import Launch, Part, Whole
-from remora.kernels.triangle import Kept, aligned, compilation, kind_of_mask
+from remora.kernels import triangle
+from remora.kernels.prepared import Described, Launch, Part, Whole
+from remora.kernels.triangle import DEPTH, GROUP, PAIRS, Kept, aligned, compilation, kind_of_mask
+from remora.kernels.triangle_gates import gates
 from remora.kernels.triangle_gradients import (
     add_sums,
     gate_gradients,
@@ -71,6 +73,10 @@ class _Steps:
         self.right = max(4 * h, c)  # the first column of the right part
         self.width = -(-(self.right + c) // 8) * 8  # rows of whole 16 bytes
         self.programs = min(_PROGRAMS, b * n)
+        self.for_hopper = (
+            triangle.on_hopper(device) and triangle.fits_hopper(c, h) and dtype.itemsize == 2
+            and n % PAIRS == 0
+        )  # fmt: skip
         row = self.kept.row
         planes = row * row, row, 1, b * row * row  # strides of the projections' products
         plain = n * n * c, n * c, c, 1
@@ -113,15 +119,39 @@ class _Steps:
     ) -> Launch:  # fmt: skip
         """Of ``gate_gradients``; mask_strides: None without one."""
         b, n, _, c = self.shape
-        cpu = self.device.type == "cpu"
+        cpu, output = self.device.type == "cpu", tensors[0] != tensors[1]
+        if self.for_hopper:
+            return self._gates_on_hopper(tensors, count, mask_strides, first, output)
         pairs, channels = (16 if cpu else 64 if 0 < n % 128 <= 64 else 128), 64
         return Launch(
             gate_gradients, b * n * -(-n // pairs) * -(-count // channels),
             (*tensors, n, count, c, self.h, b * n * n, *strides, *(mask_strides or (0, 0, 0)),
              self.width, self.width, *first),
             PAIRS=pairs, CHANNELS=channels, PIECE=64 if self.kept.units is None else 32,
-            OUTPUT=tensors[0] != tensors[1], MASKED=mask_strides is not None, WIDE=cpu,
+            OUTPUT=output, MASKED=mask_strides is not None, WIDE=cpu,
             num_warps=pairs // 16, num_stages=3,
+        )  # fmt: skip
+
+    def _gates_on_hopper(
+        self, tensors: Any, count: int, mask_strides: Any, first: tuple[int, int], output: bool
+    ) -> Launch:
+        b, n, _, c = self.shape
+        y, z, p, g, d, mask, both, _ = tensors
+        depth, m, rows = self.h if output else c, b * n * n, b * n
+        held = triangle.held_in_shared("output" if output else "input", c // DEPTH, self.h // DEPTH)
+        cluster = held["CLUSTER"]
+        pairs, block = (1, PAIRS, DEPTH), (GROUP // cluster, DEPTH)
+        y = Described(y, (rows, n, c), pairs)
+        return Launch(
+            gates, triangle.programs_of(self.device, -(-rows * (n // PAIRS) // 2), cluster),
+            (y, Described(z, (self.h, m), (DEPTH, PAIRS)) if output else y,
+             Described(p, (count, depth), block), Described(g, (count, c), block),
+             Described(d, (rows, n, c), (1, PAIRS, GROUP)) if output
+             else Described(d, (count, m), (GROUP, PAIRS)),
+             mask, Described(both, (rows, n, self.width), (1, PAIRS, GROUP)), b, n, *first,
+             *(mask_strides or (0, 0, 0))),
+            PIECES=c // DEPTH, P_PIECES=depth // DEPTH, OUTPUT=output,
+            MASKED=mask_strides is not None, **held, ctas_per_cga=(cluster, 1, 1),
         )  # fmt: skip
 
     def _norm(
