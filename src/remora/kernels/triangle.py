@@ -73,13 +73,16 @@ def triangle_multiply(
     }  # fmt: skip
     check(x, weights, mask)
     tensors = list(weights.values())
-    if torch.compiler.is_compiling() or (
+    compiling = torch.compiler.is_compiling()
+    if compiling or (
         torch.is_grad_enabled()
         and any(t.requires_grad for t in (x, mask, *tensors) if t is not None)
     ):
-        from remora.kernels import triangle_operators
+        from remora.kernels import triangle_operators as operators
 
-        return triangle_operators.triangle_multiply(x, *tensors, mask, incoming, eps)
+        if compiling or type(x) is not torch.Tensor:  # one that modes or subclasses may look at
+            return operators.triangle_multiply(x, *tensors, mask, incoming, eps)
+        return operators.Update.apply(x, *tensors, mask, incoming, eps)[0]
     return forward(x, tensors, mask, incoming, eps)
 
 
