@@ -23,6 +23,8 @@ from remora.analysis import disassemble
 from remora.errors import KernelArgumentError
 from remora.kernels import (
     triangle_folded,
+    triangle_gates,
+    triangle_gradients,
     triangle_hopper,
     triangle_multiply,
     triangle_scaling,
@@ -150,6 +152,44 @@ def test_channels_of_any_number_fit_into_shared_memory(step: str, dtype: str, c:
     assert gates(step, dtype, c).metadata.shared <= 227 << 10
 
 
+def gradients_of_gates(step: str, c: int) -> Any:
+    """``triangle_gates.gates`` for pairs of C channels in bf16, as the gradients launch it."""
+    held, output = held_in_shared(step, c // 64, 2), step == "output"
+    cluster = held["CLUSTER"]
+    weights, pairs = descriptor("bf16", 64 // cluster, 64), descriptor("bf16", 1, 64, 64)
+    plane = descriptor("bf16", 64, 64)
+    with remora.use(tlx.in_clusters((cluster, 1, 1))):
+        return build(
+            triangle_gates.gates, "cuda:90", y_desc=pairs, z_desc=plane if output else pairs,
+            p_desc=weights, g_desc=weights, d_desc=pairs if output else plane, mask="*u8",
+            out_desc=pairs, B="i32", N="i32:16", first_p="i32:16", first_g="i32:16",
+            stride_mb="i32", stride_mi="i32", stride_mk=1, PIECES=c // 64,
+            P_PIECES=2 if output else c // 64, OUTPUT=output, MASKED=not output, **held,
+        )  # fmt: skip
+
+
+@pytest.mark.parametrize(("step", "c"), [("input", 128), ("input", 384), ("output", 384)])
+def test_gradients_of_gates_on_hopper(step: str, c: int) -> None:
+    compiled = gradients_of_gates(step, c)
+    ptx, pieces = compiled.asm["ptx"], c // 64 + (2 if step == "output" else c // 64)
+    assert instructions(ptx, r"wgmma\.mma_async\.sync\.aligned\.(m\S+) ") == 2 * pieces * 4 * [
+        "m64n128k16.f32.bf16.bf16"
+    ]
+    # What the results are multiplied with comes in the layout that they have.
+    assert len(re.findall("ldmatrix", ptx)) == 2 * 2 * 4
+    assert ("ldmatrix.sync.aligned.m8n8.x4.trans" in ptx) == (step == "output")
+    assert not [c for c in conversions_in_loops(compiled.asm["ttgir"]) if re.search(r"x\d+x", c)]
+    assert "st.global" not in ptx
+    most = 0 if c == 128 else 48 if RELEASE >= (3, 9) else 96
+    assert disassemble(compiled.asm["cubin"]).count(" STL") <= most
+    assert compiled.metadata.shared <= 227 << 10
+
+
+@pytest.mark.parametrize(("step", "c"), [("input", 512), ("output", 448)])
+def test_gradients_of_many_channels_fit_into_shared_memory(step: str, c: int) -> None:
+    assert gradients_of_gates(step, c).metadata.shared <= 227 << 10
+
+
 def products(dtype: str, incoming: bool) -> Any:
     """``pair_products``, as ``triangle_multiply`` launches it."""
     kind, parts = {"fp32": "fp16"}.get(dtype, dtype), 4 if dtype == "fp32" else 2
@@ -201,6 +241,45 @@ def test_on_cdna(target: str, dtype: str) -> None:
         assembly = compiled.asm["amdgcn"]
         assert re.search(rf"^\s*v_mfma_f32_\d+x\d+x\d+_{kind.replace('fp', 'f')}", assembly, re.M)
         assert _hip_resources(assembly)[1] == 0  # nothing is spilled
+
+
+@pytest.mark.parametrize(("target", "dtype"), [("hip:gfx942", "bf16"), ("cuda:80", "fp32")])
+def test_gradients_elsewhere(target: str, dtype: str) -> None:
+    pointers = ("y", "z", "p", "g", "d", "of_p", "of_g")
+    compiled = build(
+        triangle_gradients.gate_gradients, target, options={"num_warps": 8, "num_stages": 2},
+        **dict.fromkeys(pointers, f"*{dtype}"), mask="*u8", N="i32:16", COUNT="i32:16", C="i32:16",
+        H="i32:16", M="i32:16", stride_db="i32:16", stride_di="i32:16", stride_dk="i32:16",
+        stride_dc=1, stride_mb="i32", stride_mi="i32", stride_mk=1, stride_p="i32:16",
+        stride_g="i32:16", first_p="i32:16", first_g="i32:16", PAIRS=128, CHANNELS=64,
+        PIECE=64 if dtype == "bf16" else 32, OUTPUT=True, MASKED=False, WIDE=False,
+    )  # fmt: skip
+    if target.startswith("hip"):
+        assembly = compiled.asm["amdgcn"]
+        assert re.search(r"^\s*v_mfma_f32_\d+x\d+x\d+_bf16", assembly, re.M)
+        assert _hip_resources(assembly)[1] == 0  # nothing is spilled
+    else:
+        assert "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32" in compiled.asm["ptx"]
+        assert " STL" not in disassemble(compiled.asm["cubin"])
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_gradients_of_norms_move_16_bytes(turned: bool) -> None:
+    """Of pairs by channels, as x, and of channels by pairs, as the projections' products."""
+    first, second = ("i32:16", 1) if not turned else (1, "i32:16")
+    strides = {f"stride_{x}{k}": "i32:16" for x in "xo" for k in "bi"}
+    for x in "gxo":
+        strides |= {f"stride_{x}k": first, f"stride_{x}c": second}
+    compiled = build(
+        triangle_gradients.norm_gradient, "cuda:90", grad="*bf16", x="*bf16", weight="*bf16",
+        unit="*fp32", of_x="*bf16", sums="*fp32", B="i32", N="i32:16", K="i32:16", **strides,
+        eps="fp32", PAIRS=32 if turned else 16, K_POWER=128, SCALED=False,
+    )  # fmt: skip
+    ptx = compiled.asm["ptx"]
+    tile = (32 if turned else 16) * 128 // 128 * 2  # bytes of a thread's part
+    assert len(re.findall(r"ld\.global\S*\.v4\.b32", ptx)) == 2 * tile // 16
+    assert len(re.findall(r"st\.global\S*\.v4\.b32", ptx)) >= tile // 16
+    assert " STL" not in disassemble(compiled.asm["cubin"])
 
 
 @pytest.mark.parametrize("target", ["cuda:90", "hip:gfx942"])

@@ -121,7 +121,10 @@ class _Steps:
         b, n, _, c = self.shape
         cpu, output = self.device.type == "cpu", tensors[0] != tensors[1]
         if self.for_hopper:
-            return self._gates_on_hopper(tensors, count, mask_strides, first, output)
+            step = "output" if output else "input"
+            held = triangle.held_in_shared(step, c // DEPTH, self.h // DEPTH)
+            if held["STAGES"] > 1:  # else there is no room for weights
+                return self._gates_on_hopper(tensors, count, mask_strides, first, output, held)
         pairs, channels = (16 if cpu else 64 if 0 < n % 128 <= 64 else 128), 64
         return Launch(
             gate_gradients, b * n * -(-n // pairs) * -(-count // channels),
@@ -133,12 +136,12 @@ class _Steps:
         )  # fmt: skip
 
     def _gates_on_hopper(
-        self, tensors: Any, count: int, mask_strides: Any, first: tuple[int, int], output: bool
-    ) -> Launch:
+        self, tensors: Any, count: int, mask_strides: Any, first: tuple[int, int], output: bool,
+        held: dict[str, Any],
+    ) -> Launch:  # fmt: skip
         b, n, _, c = self.shape
         y, z, p, g, d, mask, both, _ = tensors
         depth, m, rows = self.h if output else c, b * n * n, b * n
-        held = triangle.held_in_shared("output" if output else "input", c // DEPTH, self.h // DEPTH)
         cluster = held["CLUSTER"]
         pairs, block = (1, PAIRS, DEPTH), (GROUP // cluster, DEPTH)
         y = Described(y, (rows, n, c), pairs)
