@@ -90,16 +90,22 @@ def replayed(run):
     return graph.replay
 
 
-def work(n: int, batch: int, c: int, dtype: str) -> dict[str, float]:
-    """Floating-point operations, and the bytes of the kernels, each tensor once."""
+def work(n: int, batch: int, c: int, dtype: str, gradients: bool) -> dict[str, float]:
+    """Floating-point operations, and the bytes of the kernels, each tensor once.
+
+    With gradients those of both directions: docs/triangle.md has the steps.
+    """
     pairs, h, element_bytes = batch * n * n, HIDDEN, 4 if dtype == "fp32" else 2
     x, y, ab = pairs * c * element_bytes, pairs * c * 2, 2 * pairs * h * 2
     products = pairs * h * element_bytes
     first, again = (x + y, y) if dtype == "fp32" else (0, x)  # 16 bits are not normalised first
-    return {
-        "flops": 2.0 * pairs * (4 * h * c + n * h + c * h + c * c),
-        "bytes": float(first + (again + ab) + (ab + products) + (products + again + x)),
-    }
+    flops = 2.0 * pairs * (4 * h * c + n * h + c * h + c * c)
+    moved = float(first + (again + ab) + (ab + products) + (products + again + x))
+    if gradients:
+        of_y = 4 * h + c  # all that y is multiplied with
+        flops += 2.0 * pairs * (3 * of_y * c + 3 * c * h + 2 * n * h)
+        moved += float(15 * x + 17 * products + 3 * of_y * pairs * element_bytes)
+    return {"flops": flops, "bytes": moved}
 
 
 def rates() -> dict[str, float]:
@@ -265,7 +271,7 @@ def measure(case: list[Any], arguments: Any, peaks: dict, apart: Apart | None) -
                 samples.setdefault(name, []).append(took)
     if not exact:
         return []
-    counted = work(n, batch, c, dtype)
+    counted = work(n, batch, c, dtype, arguments.gradients)
     floors = (counted["flops"] / peaks["flop_per_s"], counted["bytes"] / peaks["bytes_per_s"])
     base = statistics.median(samples["compiled"]) if "compiled" in samples else None
     rows = []

@@ -210,8 +210,10 @@ class _Steps:
         torch.mm(of_all, torch.cat((p_in, g_in, g_out)), out=dx.view(m, c))
         launch(*self.of_norm_in, others=of_norm_in)
         of_p_in, of_g_in, of_g_out = of_weights.split((2 * h, 2 * h, c))
-        in_order = [of_p_in, of_g_in, *of_norm_out, of_p_out, of_g_out]
-        return [dx, *of_norm_in, *(t.to(x.dtype, copy=True) for t in in_order)]
+        of_p_in, of_g_in, of_p_out, of_g_out = (
+            t.to(x.dtype, copy=True) for t in (of_p_in, of_g_in, of_p_out, of_g_out)
+        )
+        return [dx, *of_norm_in, of_p_in, of_g_in, *of_norm_out, of_p_out, of_g_out]
 
     def _through_products(self, of_products: Any, of_ab: Any, kept: Any, incoming: bool) -> None:
         """The gradient of a and b: two more batched products, cuBLAS's."""
