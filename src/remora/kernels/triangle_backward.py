@@ -9,14 +9,13 @@ are in one matrix, so that one product serves them all. The order of all sums is
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
 from typing import Any
 
 import torch
 import triton
 
 from remora.kernels import triangle
-from remora.kernels.prepared import Described, Launch, Part, Whole
+from remora.kernels.prepared import Described, Launches, Part, Whole
 from remora.kernels.triangle import DEPTH, GROUP, PAIRS, Kept, aligned, compilation, kind_of_mask
 from remora.kernels.triangle_gates import gates
 from remora.kernels.triangle_gradients import (
@@ -77,7 +76,7 @@ class _Steps:
             triangle.on_hopper(device) and triangle.fits_hopper(c, h) and dtype.itemsize == 2
             and n % PAIRS == 0
         )  # fmt: skip
-        row = self.kept.row
+        row, m = self.kept.row, b * n * n
         planes = row * row, row, 1, b * row * row  # strides of the projections' products
         plain = n * n * c, n * c, c, 1
         x, mask, grad, y, both, of_products, of_ab, of_z, dx = map(Whole, (
@@ -89,89 +88,104 @@ class _Steps:
         width = min(128, triton.next_power_of_2(c))
         pieces = -(-c // width)
         pairs = max(1, 8192 // (width * triton.next_power_of_2(pieces)))
-        self.make_y = Launch(
-            normalise, b * n * -(-n // pairs), (x, w_in, b_in, y, n, n, c, *strides, eps),
+        self.output, self.norm_out, self.input, self.norm_in = (Launches() for _ in range(4))
+        self.output.add(
+            normalise, b * n * -(-n // pairs), x, w_in, b_in, y, n, n, c, *strides, eps,
             PAIRS=pairs, PIECE=width, PIECES=pieces, FULL=pieces * width == c, WEIGHTED=True,
         )  # fmt: skip
         h_power = triton.next_power_of_2(h)
         pairs = min(64, max(1, 8192 // h_power))
-        self.make_z = Launch(
+        self.output.add(
             normalise_hidden, b * n * -(-n // pairs),
-            (self.kept.products, units, w_out, b_out, of_ab, n, h, *planes, b * n * n, eps),
+            self.kept.products, units, w_out, b_out, of_ab, n, h, *planes, m, eps,
             PAIRS=pairs, H_POWER=h_power, SCALED=self.kept.units is not None,
         )  # fmt: skip
-        self.of_output = self._gates(
-            (y, of_ab, p_out, g_out, grad, x, both, both), c, plain, None, (0, self.right)
+        self._gates(
+            self.output,
+            (y, of_ab, p_out, g_out, grad, x, both, both),
+            c,
+            plain,
+            None,
+            (0, self.right),
         )
         left = self.right - 4 * h
-        self.of_input = self._gates(
-            (y, y, p_in, g_in, of_ab, mask, both, both), 2 * h, planes, masked and masked[1],
-            (left, left + 2 * h),
+        self._gates(
+            self.input, (y, y, p_in, g_in, of_ab, mask, both, both), 2 * h, planes,
+            masked and masked[1], (left, left + 2 * h),
         )  # fmt: skip
-        m = b * n * n
-        self.of_norm_out = self._norm(
-            (of_z, self.kept.products, w_out, units, of_products), h, (1, m), planes, planes
+        self._norm(
+            self.norm_out,
+            (of_z, self.kept.products, w_out, units, of_products),
+            h,
+            (1, m),
+            planes,
+            planes,
         )
-        self.of_norm_in = self._norm((dx, x, w_in, x, dx), c, (c, 1), strides, plain)
+        self._norm(self.norm_in, (dx, x, w_in, x, dx), c, (c, 1), strides, plain)
 
     def _gates(
-        self, tensors: Any, count: int, strides: Any, mask_strides: Any, first: tuple[int, int]
-    ) -> Launch:  # fmt: skip
-        """Of ``gate_gradients``; mask_strides: None without one."""
+        self, to: Launches, tensors: Any, count: int, strides: Any, mask_strides: Any,
+        first: tuple[int, int],
+    ) -> None:  # fmt: skip
+        """``gate_gradients``; mask_strides: None without one."""
         b, n, _, c = self.shape
         cpu, output = self.device.type == "cpu", tensors[0] != tensors[1]
         if self.for_hopper:
             step = "output" if output else "input"
             held = triangle.held_in_shared(step, c // DEPTH, self.h // DEPTH)
             if held["STAGES"] > 1:  # else there is no room for weights
-                return self._gates_on_hopper(tensors, count, mask_strides, first, output, held)
+                self._gates_on_hopper(to, tensors, count, mask_strides, first, output, held)
+                return
         pairs, channels = (16 if cpu else 64 if 0 < n % 128 <= 64 else 128), 64
-        return Launch(
+        to.add(
             gate_gradients, b * n * -(-n // pairs) * -(-count // channels),
-            (*tensors, n, count, c, self.h, b * n * n, *strides, *(mask_strides or (0, 0, 0)),
-             self.width, self.width, *first),
+            *tensors, n, count, c, self.h, b * n * n, *strides, *(mask_strides or (0, 0, 0)),
+            self.width, self.width, *first,
             PAIRS=pairs, CHANNELS=channels, PIECE=64 if self.kept.units is None else 32,
             OUTPUT=output, MASKED=mask_strides is not None, WIDE=cpu,
             num_warps=pairs // 16, num_stages=3,
         )  # fmt: skip
 
     def _gates_on_hopper(
-        self, tensors: Any, count: int, mask_strides: Any, first: tuple[int, int], output: bool,
-        held: dict[str, Any],
-    ) -> Launch:  # fmt: skip
+        self, to: Launches, tensors: Any, count: int, mask_strides: Any, first: tuple[int, int],
+        output: bool, held: dict[str, Any],
+    ) -> None:  # fmt: skip
         b, n, _, c = self.shape
         y, z, p, g, d, mask, both, _ = tensors
         depth, m, rows = self.h if output else c, b * n * n, b * n
         cluster = held["CLUSTER"]
         pairs, block = (1, PAIRS, DEPTH), (GROUP // cluster, DEPTH)
         y = Described(y, (rows, n, c), pairs)
-        return Launch(
+        to.add(
             gates, triangle.programs_of(self.device, -(-rows * (n // PAIRS) // 2), cluster),
-            (y, Described(z, (self.h, m), (DEPTH, PAIRS)) if output else y,
-             Described(p, (count, depth), block), Described(g, (count, c), block),
-             Described(d, (rows, n, c), (1, PAIRS, GROUP)) if output
-             else Described(d, (count, m), (GROUP, PAIRS)),
-             mask, Described(both, (rows, n, self.width), (1, PAIRS, GROUP)), b, n, *first,
-             *(mask_strides or (0, 0, 0))),
+            y, Described(z, (self.h, m), (DEPTH, PAIRS)) if output else y,
+            Described(p, (count, depth), block), Described(g, (count, c), block),
+            Described(d, (rows, n, c), (1, PAIRS, GROUP)) if output
+            else Described(d, (count, m), (GROUP, PAIRS)),
+            mask, Described(both, (rows, n, self.width), (1, PAIRS, GROUP)), b, n, *first,
+            *(mask_strides or (0, 0, 0)),
             PIECES=c // DEPTH, P_PIECES=depth // DEPTH, OUTPUT=output,
             MASKED=mask_strides is not None, **held, ctas_per_cga=(cluster, 1, 1),
         )  # fmt: skip
 
     def _norm(
-        self, tensors: Any, k: int, grad: tuple[int, int], strides: Any, out_strides: Any
-    ) -> tuple[Launch, Launch]:
-        """Of ``norm_gradient``, and of the sum of its sums; grad: its strides."""
+        self, to: Launches, tensors: Any, k: int, grad: tuple[int, int], strides: Any,
+        out_strides: Any,
+    ) -> None:  # fmt: skip
+        """``norm_gradient``, and the sum of its sums; grad: its strides."""
         b, n, _, _ = self.shape
         k_power = triton.next_power_of_2(k)
-        pairs = max(1, (4096 if strides[2] == 1 else 2048) // k_power)
-        scaled = isinstance(tensors[3], Part)
-        return Launch(
+        turned = grad[0] == 1
+        pairs = max(1, (4096 if turned else 2048) // k_power)
+        to.add(
             norm_gradient, self.programs,
-            (*tensors, Whole(_SUMS), b, n, k, *grad, *strides, *out_strides, self.eps),
-            PAIRS=pairs, K_POWER=k_power, SCALED=scaled,
-        ), Launch(
+            *tensors, Whole(_SUMS), b, n, k, *grad, *strides, *out_strides, self.eps,
+            PAIRS=pairs, K_POWER=k_power, SCALED=isinstance(tensors[3], Part), TURNED=turned,
+            num_warps=8 if turned else 4,
+        )  # fmt: skip
+        to.add(
             add_sums, -(-2 * k // 16),
-            (Whole(_SUMS), Whole(_SUMS + 1), Whole(_SUMS + 2), self.programs, k),
+            Whole(_SUMS), Whole(_SUMS + 1), Whole(_SUMS + 2), self.programs, k,
             ROWS=64, COLUMNS=16,
         )  # fmt: skip
 
@@ -180,38 +194,30 @@ class _Steps:
     ) -> list[Any]:
         b, n, _, c = self.shape
         h, m, row = self.h, b * n * n, self.kept.row
-        p_in, g_in, p_out, g_out = (weights[i] for i in (2, 3, 6, 7))
+        w_in, b_in, p_in, g_in, w_out, b_out, p_out, g_out = weights
         y, both, dx = x.new_empty(m, c), x.new_empty(m, self.width), x.new_empty(self.shape)
         of_products, of_ab = x.new_empty(h * b, row, row), x.new_empty(2 * h * b, row, row)
         sums = x.new_empty(self.programs, 2, max(h, c), dtype=torch.float32)
         z, of_z = of_ab.view(-1)[: 2 * h * m].view(2, h, m)
         tensors = [x, *weights, mask, grad, kept, y, both, of_products, of_ab, of_z, dx, sums]
-        of_norm_out = [torch.empty_like(w) for w in weights[4:6]]
-        of_norm_in = [torch.empty_like(w) for w in weights[0:2]]
-        stream = None
-        if x.is_cuda:
-            stream = triton.runtime.driver.active.get_current_stream(x.device.index)
+        of_norm_out = torch.empty_like(w_out), torch.empty_like(b_out)
+        of_norm_in = torch.empty_like(w_in), torch.empty_like(b_in)
 
-        def launch(*launches: Launch, others: Sequence[Any] = ()) -> None:
-            given = [*tensors, *others]
-            addresses = [0 if t is None else t.data_ptr() for t in given]
-            for each in launches:
-                each(given, addresses, stream)
-
-        launch(self.make_y, self.make_z, self.of_output)
+        self.output(tensors)
         of_p = both[:, :c]
         of_p_out = _outer(of_p, z.T)
         torch.mm(p_out.T, of_p.T, out=of_z)
-        launch(*self.of_norm_out, others=of_norm_out)
+        self.norm_out([*tensors, *of_norm_out])
         self._through_products(of_products, of_ab, kept, incoming)
-        launch(self.of_input)
+        self.input(tensors)
         of_all = both[:, self.right - 4 * h : self.right + c]
         of_weights = _outer(of_all, y)
         torch.mm(of_all, torch.cat((p_in, g_in, g_out)), out=dx.view(m, c))
-        launch(*self.of_norm_in, others=of_norm_in)
-        of_p_in, of_g_in, of_g_out = of_weights.split((2 * h, 2 * h, c))
+        self.norm_in([*tensors, *of_norm_in])
+        # Memory of their own: who has gradients may write to them.
         of_p_in, of_g_in, of_p_out, of_g_out = (
-            t.to(x.dtype, copy=True) for t in (of_p_in, of_g_in, of_p_out, of_g_out)
+            t.to(x.dtype, copy=True)
+            for t in (of_weights[: 2 * h], of_weights[2 * h : 4 * h], of_p_out, of_weights[4 * h :])
         )
         return [dx, *of_norm_in, of_p_in, of_g_in, *of_norm_out, of_p_out, of_g_out]
 

@@ -119,22 +119,24 @@ def gate_gradients(
 def norm_gradient(
     grad, x, weight, unit, of_x, sums, B, N, K, stride_gk, stride_gc,
     stride_xb, stride_xi, stride_xk, stride_xc, stride_ob, stride_oi, stride_ok, stride_oc, eps,
-    PAIRS: tl.constexpr, K_POWER: tl.constexpr, SCALED: tl.constexpr,
+    PAIRS: tl.constexpr, K_POWER: tl.constexpr, SCALED: tl.constexpr, TURNED: tl.constexpr,
 ):  # fmt: skip
     """Of a layer norm, whose gradient is grad, (B * N * N, K) of any strides: the gradient of x.
 
     x and of_x: (B, N, N, K), of any strides; of_x may be grad. unit: with SCALED what x's channels
     are multiplied by first, (2, K). sums: (programs, 2, K): each program's part of the gradients of
-    weight and bias. K_POWER: a power of two, at least K. Grid: programs, any number.
+    weight and bias. K_POWER: a power of two, at least K. TURNED: neighbours in memory are pairs,
+    not channels. Grid: programs, any number.
     """
     columns = tl.arange(0, K_POWER)
     there = columns < K
     channels = columns.to(tl.int64)[None, :]
     w = tl.load(weight + columns, there, 0.0).to(tl.float32)
-    # Added up once, at the end: sums over rows go from warp to warp.
-    of_weight = tl.zeros((PAIRS, K_POWER), tl.float32)
-    of_bias = tl.zeros((PAIRS, K_POWER), tl.float32)
-    for tile in range(tl.program_id(0), B * N * tl.cdiv(N, PAIRS), tl.num_programs(0)):
+    # Where pairs are from warp to warp they are added up once, at the end.
+    of_weight = tl.zeros((1 if TURNED else PAIRS, K_POWER), tl.float32)
+    of_bias = of_weight
+    tiles = B * N * tl.cdiv(N, PAIRS)
+    for tile in tl.range(tl.program_id(0), tiles, tl.num_programs(0), num_stages=3):
         b, i, pairs, inside = _pairs_of(tile, N, PAIRS)
         some = inside[:, None] & there[None, :]
         at = x + b * stride_xb + i * stride_xi
@@ -146,8 +148,8 @@ def norm_gradient(
         values = tl.where(some, values - (tl.sum(values, 1) / K)[:, None], 0.0)
         scale = tl.math.rsqrt(tl.sum(values * values, 1) / K + eps)
         values *= scale[:, None]
-        of_weight += d * values
-        of_bias += d
+        of_weight += tl.sum(d * values, 0, keep_dims=True) if TURNED else d * values
+        of_bias += tl.sum(d, 0, keep_dims=True) if TURNED else d
         d *= w[None, :]
         along = tl.sum(d * values, 1) / K
         d = (d - (tl.sum(d, 1) / K)[:, None] - values * along[:, None]) * scale[:, None]

@@ -87,6 +87,7 @@ def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, Any]) -> None:
             hint="detach it",
         )
     ctx.mark_non_differentiable(output[1])
+    ctx.set_materialize_grads(False)  # no zeros for what is kept
     ctx.save_for_backward(*tensors, mask, output[1])
 
 
