@@ -321,9 +321,9 @@ class _Update:
         pairs = max(1, 8192 // (width * triton.next_power_of_2(pieces)))
         self.launches.add(
             normalise, self.b * self.n * -(-self.n // pairs),
-            Whole(_X), self.weights[0], self.weights[1], self.y, self.n, row, self.c, *strides,
-            self.eps, PAIRS=pairs, PIECE=width, PIECES=pieces, FULL=pieces * width == self.c,
-            WEIGHTED=weighted,
+            Whole(_X), self.weights[0], self.weights[1], self.y, self.y, self.n, row, self.c,
+            *strides, self.eps, PAIRS=pairs, PIECE=width, PIECES=pieces,
+            FULL=pieces * width == self.c, WEIGHTED=weighted, KEPT=False,
         )  # fmt: skip
 
     def _for_hopper(self, dtype: Any, strides: Any) -> None:
@@ -465,9 +465,8 @@ def held_in_shared(step: str, pieces: int, h_pieces: int) -> dict[str, Any]:
         block *= 2
     elif step == "input":
         blocks *= 2
-    # Beside 32 KiB of results, as much of gradients, and two numbers of each pair.
-    results = 4 * PAIRS * GROUP * 2 * (1 if step in ("project", "finish") else 2)
-    left = _SHARED - results - 4 * PAIRS * 4
+    # Beside 32 KiB of results, and two numbers of each pair.
+    left = _SHARED - 4 * PAIRS * GROUP * 2 - 4 * PAIRS * 4
     tiles = 2 if 2 * tile + groups * blocks * block <= left else 1
     stages = min((left - tiles * tile) // block, groups * blocks)
     if stages > blocks:

@@ -23,6 +23,7 @@ from remora.kernels.triangle_gradients import (
     gate_gradients,
     norm_gradient,
     normalise_hidden,
+    unscale,
 )
 from remora.kernels.triangle_stock import normalise
 
@@ -30,7 +31,8 @@ from remora.kernels.triangle_stock import normalise
 _PROGRAMS = 512
 
 #: The numbers of the tensors: the weights follow x, the gradients of the norms' weights SUMS.
-_X, _MASK, _GRAD, _KEPT, _Y, _BOTH, _OF_PRODUCTS, _OF_AB, _OF_Z, _DX, _SUMS = 0, *range(9, 19)
+_X, _MASK, _GRAD, _KEPT, _Y, _BOTH, _OF_PRODUCTS, _OF_AB, _OF_Z, _DX = 0, *range(9, 18)
+_STATS_Y, _STATS_Z, _AB, _SUMS = range(18, 22)
 
 
 def gradients(
@@ -90,38 +92,38 @@ class _Steps:
         pairs = max(1, 8192 // (width * triton.next_power_of_2(pieces)))
         self.output, self.norm_out, self.input, self.norm_in = (Launches() for _ in range(4))
         self.output.add(
-            normalise, b * n * -(-n // pairs), x, w_in, b_in, y, n, n, c, *strides, eps,
+            normalise, b * n * -(-n // pairs), x, w_in, b_in, y, Whole(_STATS_Y), n, n, c,
+            *strides, eps,
             PAIRS=pairs, PIECE=width, PIECES=pieces, FULL=pieces * width == c, WEIGHTED=True,
+            KEPT=True,
         )  # fmt: skip
         h_power = triton.next_power_of_2(h)
         pairs = min(64, max(1, 8192 // h_power))
         self.output.add(
             normalise_hidden, b * n * -(-n // pairs),
-            self.kept.products, units, w_out, b_out, of_ab, n, h, *planes, m, eps,
+            self.kept.products, units, w_out, b_out, of_ab, Whole(_STATS_Z), n, h, *planes,
+            m, eps,
             PAIRS=pairs, H_POWER=h_power, SCALED=self.kept.units is not None,
         )  # fmt: skip
         self._gates(
-            self.output,
-            (y, of_ab, p_out, g_out, grad, x, both, both),
-            c,
-            plain,
-            None,
+            self.output, (y, of_ab, p_out, g_out, grad, x, both, both), c, plain, None,
             (0, self.right),
-        )
+        )  # fmt: skip
         left = self.right - 4 * h
         self._gates(
             self.input, (y, y, p_in, g_in, of_ab, mask, both, both), 2 * h, planes,
             masked and masked[1], (left, left + 2 * h),
         )  # fmt: skip
         self._norm(
-            self.norm_out,
-            (of_z, self.kept.products, w_out, units, of_products),
-            h,
-            (1, m),
-            planes,
-            planes,
-        )
-        self._norm(self.norm_in, (dx, x, w_in, x, dx), c, (c, 1), strides, plain)
+            self.norm_out, (of_z, self.kept.products, Whole(_STATS_Z), w_out, units, of_products),
+            h, (1, m), planes, planes,
+        )  # fmt: skip
+        if self.kept.units is not None:
+            self.norm_out.add(
+                unscale, 2 * h * -(-b * row * row // 2048),
+                self.kept.ab, self.kept.units, Whole(_AB), b * row * row, SIZE=2048,
+            )  # fmt: skip
+        self._norm(self.norm_in, (dx, x, Whole(_STATS_Y), w_in, x, dx), c, (c, 1), strides, plain)
 
     def _gates(
         self, to: Launches, tensors: Any, count: int, strides: Any, mask_strides: Any,
@@ -131,28 +133,27 @@ class _Steps:
         b, n, _, c = self.shape
         cpu, output = self.device.type == "cpu", tensors[0] != tensors[1]
         if self.for_hopper:
-            step = "output" if output else "input"
-            held = triangle.held_in_shared(step, c // DEPTH, self.h // DEPTH)
-            if held["STAGES"] > 1:  # else there is no room for weights
-                self._gates_on_hopper(to, tensors, count, mask_strides, first, output, held)
-                return
-        pairs, channels = (16 if cpu else 64 if 0 < n % 128 <= 64 else 128), 64
+            self._gates_on_hopper(to, tensors, count, mask_strides, first, output)
+            return
+        wide = self.kept.units is not None  # fp32
+        pairs, channels = 16 if cpu else 64 if wide or 0 < n % 128 <= 64 else 128, 64
         to.add(
             gate_gradients, b * n * -(-n // pairs) * -(-count // channels),
             *tensors, n, count, c, self.h, b * n * n, *strides, *(mask_strides or (0, 0, 0)),
             self.width, self.width, *first,
-            PAIRS=pairs, CHANNELS=channels, PIECE=64 if self.kept.units is None else 32,
+            PAIRS=pairs, CHANNELS=channels, PIECE=32 if wide else 64,
             OUTPUT=output, MASKED=mask_strides is not None, WIDE=cpu,
             num_warps=pairs // 16, num_stages=3,
         )  # fmt: skip
 
     def _gates_on_hopper(
         self, to: Launches, tensors: Any, count: int, mask_strides: Any, first: tuple[int, int],
-        output: bool, held: dict[str, Any],
+        output: bool,
     ) -> None:  # fmt: skip
         b, n, _, c = self.shape
         y, z, p, g, d, mask, both, _ = tensors
         depth, m, rows = self.h if output else c, b * n * n, b * n
+        held = triangle.held_in_shared("output" if output else "input", c // DEPTH, self.h // DEPTH)
         cluster = held["CLUSTER"]
         pairs, block = (1, PAIRS, DEPTH), (GROUP // cluster, DEPTH)
         y = Described(y, (rows, n, c), pairs)
@@ -174,14 +175,16 @@ class _Steps:
     ) -> None:  # fmt: skip
         """``norm_gradient``, and the sum of its sums; grad: its strides."""
         b, n, _, _ = self.shape
-        k_power = triton.next_power_of_2(k)
         turned = grad[0] == 1
-        pairs = max(1, (4096 if turned else 2048) // k_power)
+        piece = triton.next_power_of_2(k) if turned else min(128, triton.next_power_of_2(k))
+        pieces = -(-k // piece)
+        # What a thread holds: few, as sums are held too. Turned, whole lines of 128 bytes.
+        pairs, warps = (max(1, 8192 // piece), 16) if turned else (8 if pieces > 1 else 16, 4)
         to.add(
             norm_gradient, self.programs,
-            *tensors, Whole(_SUMS), b, n, k, *grad, *strides, *out_strides, self.eps,
-            PAIRS=pairs, K_POWER=k_power, SCALED=isinstance(tensors[3], Part), TURNED=turned,
-            num_warps=8 if turned else 4,
+            *tensors, Whole(_SUMS), b, n, k, b * n * n, *grad, *strides, *out_strides,
+            PAIRS=pairs, PIECE=piece, PIECES=pieces, SCALED=isinstance(tensors[4], Part),
+            TURNED=turned, num_warps=warps,
         )  # fmt: skip
         to.add(
             add_sums, -(-2 * k // 16),
@@ -199,7 +202,14 @@ class _Steps:
         of_products, of_ab = x.new_empty(h * b, row, row), x.new_empty(2 * h * b, row, row)
         sums = x.new_empty(self.programs, 2, max(h, c), dtype=torch.float32)
         z, of_z = of_ab.view(-1)[: 2 * h * m].view(2, h, m)
-        tensors = [x, *weights, mask, grad, kept, y, both, of_products, of_ab, of_z, dx, sums]
+        stats = x.new_empty(2, 2, m, dtype=torch.float32)
+        if self.kept.units is None:
+            ab = self.kept.ab.of([*[None] * _KEPT, kept])
+        else:
+            ab = x.new_empty(2 * h * b * row * row)
+        tensors = [
+            x, *weights, mask, grad, kept, y, both, of_products, of_ab, of_z, dx, *stats, ab, sums
+        ]  # fmt: skip
         of_norm_out = torch.empty_like(w_out), torch.empty_like(b_out)
         of_norm_in = torch.empty_like(w_in), torch.empty_like(b_in)
 
@@ -208,7 +218,7 @@ class _Steps:
         of_p_out = _outer(of_p, z.T)
         torch.mm(p_out.T, of_p.T, out=of_z)
         self.norm_out([*tensors, *of_norm_out])
-        self._through_products(of_products, of_ab, kept, incoming)
+        self._through_products(of_products, of_ab, ab.view(-1, row, row), incoming)
         self.input(tensors)
         of_all = both[:, self.right - 4 * h : self.right + c]
         of_weights = _outer(of_all, y)
@@ -221,14 +231,10 @@ class _Steps:
         )
         return [dx, *of_norm_in, of_p_in, of_g_in, *of_norm_out, of_p_out, of_g_out]
 
-    def _through_products(self, of_products: Any, of_ab: Any, kept: Any, incoming: bool) -> None:
+    def _through_products(self, of_products: Any, of_ab: Any, ab: Any, incoming: bool) -> None:
         """The gradient of a and b: two more batched products, cuBLAS's."""
-        n, row = self.shape[1], self.kept.row
-        tensors = [*[None] * _KEPT, kept]
-        both = self.kept.ab.of(tensors).view(2 * self.h, -1, row, row)
-        if self.kept.units is not None:
-            both = both * self.kept.units.of(tensors)[: 2 * self.h, None, None, None]
-        a, b = both[:, :, :n, :n].reshape(-1, n, n).chunk(2)
+        n = self.shape[1]
+        a, b = ab[:, :n, :n].chunk(2)
         of_a, of_b = of_ab[:, :n, :n].chunk(2)
         d = of_products[:, :n, :n]
         if incoming:  # t = a.T @ b

@@ -57,9 +57,8 @@ def gates(
     x = tlx.local_alloc((2 * PAIRS, DEPTH), tlx.dtype_of(y_desc), TILES * PIECES)
     z = tlx.local_alloc((DEPTH, 2 * PAIRS), tlx.dtype_of(y_desc), TILES * P_PIECES if OUTPUT else 1)
     blocks = tlx.local_alloc((GROUP, DEPTH), tlx.dtype_of(y_desc), STAGES)
-    D_SHAPE: tl.constexpr = (PAIRS, GROUP) if OUTPUT else (GROUP, PAIRS)
-    ds = tlx.local_alloc(D_SHAPE, tlx.dtype_of(y_desc), 4)
-    results = tlx.local_alloc((PAIRS, GROUP), tlx.dtype_of(y_desc), 4)
+    tl.static_assert(PAIRS == GROUP)  # the same buffers are by pairs and by channels
+    ds = tlx.local_alloc((PAIRS, GROUP), tlx.dtype_of(y_desc), 4)
     masks = tlx.local_alloc((PAIRS,), tl.float32, 2)
     full, empty = tlx.alloc_barriers(STAGES, 1), tlx.alloc_barriers(STAGES, CLUSTER)
     x_full, x_empty = tlx.alloc_barriers(TILES * PIECES, 1), tlx.alloc_barriers(TILES * PIECES, 2)
@@ -73,13 +72,13 @@ def gates(
         with tlx.async_task("default"):
             _consume(
                 x, x_full, x_empty, z, z_full, z_empty, blocks, full, empty, ds, d_full, d_empty,
-                masks, known, used, go, results, out_desc, turns, N, first_p, first_g, 0,
+                masks, known, used, go, out_desc, turns, N, first_p, first_g, 0,
                 PIECES, P_PIECES, GROUPS, STAGES, RESIDENT, TILES, CLUSTER, OUTPUT, MASKED,
             )  # fmt: skip
         with tlx.async_task(num_warps=4, num_regs=_CONSUMER):
             _consume(
                 x, x_full, x_empty, z, z_full, z_empty, blocks, full, empty, ds, d_full, d_empty,
-                masks, known, used, go, results, out_desc, turns, N, first_p, first_g, 1,
+                masks, known, used, go, out_desc, turns, N, first_p, first_g, 1,
                 PIECES, P_PIECES, GROUPS, STAGES, RESIDENT, TILES, CLUSTER, OUTPUT, MASKED,
             )  # fmt: skip
         with tlx.async_task(num_warps=4, num_regs=_MASKER):
@@ -141,7 +140,7 @@ def gate_of(g):
 @triton.jit
 def _consume(
     x, x_full, x_empty, z, z_full, z_empty, blocks, full, empty, ds, d_full, d_empty,
-    masks, known, used, go, results, out_desc, turns, N, first_p, first_g, ME: tl.constexpr,
+    masks, known, used, go, out_desc, turns, N, first_p, first_g, ME: tl.constexpr,
     PIECES: tl.constexpr, P_PIECES: tl.constexpr, GROUPS: tl.constexpr, STAGES: tl.constexpr,
     RESIDENT: tl.constexpr, TILES: tl.constexpr, CLUSTER: tl.constexpr, OUTPUT: tl.constexpr,
     MASKED: tl.constexpr,
@@ -190,23 +189,28 @@ def _consume(
                 if step == 0:
                     wait(known[0], turn & 1)
             ps, gs = halves_of(p), halves_of(g)
+            channel, of_g = group * GROUP, ()
             for half in tl.static_range(2):
                 mine = ME * 2 + half
                 wait(d_full[mine], (turn * (GROUPS // 2) + step) & 1)
                 d = tlx.local_load(tlx.local_trans(ds[mine]) if OUTPUT else ds[mine])
                 d = d.to(tl.float32)
-                tlx.barrier_arrive(d_empty[mine])
                 if MASKED:
                     d *= tlx.local_load(masks[half])[None, :]
                 gate = gate_of(gs[half])
                 d *= gate
+                of_g += (d * ps[half] * (1.0 - gate),)  # type: ignore[assignment]
                 row, pair, _ = _pairs_of(_block_of(turn, half), N, N)
-                # Rows past B * N, and columns past the end, are dropped.
-                channel = group * GROUP
-                put(out_desc, results, ME * 2, 2, d, (row, pair), first_p + channel, True)
-                d *= ps[half] * (1.0 - gate)
-                put(out_desc, results, ME * 2 + 1, 2, d, (row, pair), first_g + channel, True)
+                # What it was multiplied with is not wanted any more. Rows past B * N, and columns
+                # past the end, are dropped.
+                put(out_desc, ds, mine, 2, d, (row, pair), first_p + channel, True)
+            for half in tl.static_range(2):
+                row, pair, _ = _pairs_of(_block_of(turn, half), N, N)
+                mine = ME * 2 + half
+                put(out_desc, ds, mine, 2, of_g[half], (row, pair), first_g + channel, True)
+            tlx.async_descriptor_store_wait(0)
+            for half in tl.static_range(2):
+                tlx.barrier_arrive(d_empty[ME * 2 + half])
             if MASKED:
                 if last:
                     tlx.barrier_arrive(used[0])
-    tlx.async_descriptor_store_wait(0)

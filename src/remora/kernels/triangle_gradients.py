@@ -9,7 +9,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from remora.kernels.triangle_stock import sigmoid
+from remora.kernels.triangle_stock import rounded, sigmoid
 
 
 @triton.jit
@@ -33,10 +33,12 @@ def _scaled(x, unit, channels, H, SCALED: tl.constexpr):
 
 @triton.jit
 def normalise_hidden(
-    products, unit, weight, bias, z, N, H, stride_b, stride_i, stride_k, stride_c, M, eps,
+    products, unit, weight, bias, z, stats, N, H, stride_b, stride_i, stride_k, stride_c, M, eps,
     PAIRS: tl.constexpr, H_POWER: tl.constexpr, SCALED: tl.constexpr,
 ):  # fmt: skip
     """The layer norm of products, (H, B, N, N) of any strides, into z, (H, M): M is B * N * N.
+
+    stats: (2, M), fp32: each pair's mean and 1 / deviation.
 
     unit: with SCALED what the channels are multiplied by before, in two factors of H. H_POWER: a
     power of two, at least H. Grid: B * N * cdiv(N, PAIRS) programs.
@@ -47,12 +49,17 @@ def normalise_hidden(
     at = products + b * stride_b + i * stride_i + pairs[:, None] * stride_k
     x = tl.load(at + channels.to(tl.int64)[None, :] * stride_c, some, 0.0)
     x = _scaled(x, unit, channels, H, SCALED)
-    x = tl.where(some, x - (tl.sum(x, 1) / H)[:, None], 0.0)
-    x *= tl.math.rsqrt(tl.sum(x * x, 1) / H + eps)[:, None]
+    mean = tl.sum(x, 1) / H
+    x = tl.where(some, x - mean[:, None], 0.0)
+    scale = tl.math.rsqrt(tl.sum(x * x, 1) / H + eps)
+    x *= scale[:, None]
+    at = stats + (b * N + i) * N + pairs
+    tl.store(at, mean, there)
+    tl.store(at + M, scale, there)
     w = tl.load(weight + channels, channels < H, 0.0).to(tl.float32)
     v = tl.load(bias + channels, channels < H, 0.0).to(tl.float32)
     at = z + (b * N + i) * N + pairs[:, None] + channels.to(tl.int64)[None, :] * M
-    tl.store(at, (x * w[None, :] + v[None, :]).to(z.dtype.element_ty), some)
+    tl.store(at, rounded(x * w[None, :] + v[None, :], z.dtype.element_ty), some)
 
 
 @triton.jit
@@ -109,56 +116,105 @@ def gate_gradients(
     gate = sigmoid(acc_g)
     found *= gate
     at = of_p + row * stride_p + first_p + pairs[:, None] * stride_p + channels[None, :]
-    tl.store(at, found.to(of_p.dtype.element_ty), some)
+    tl.store(at, rounded(found, of_p.dtype.element_ty), some)
     found *= acc_p * (1.0 - gate)
     at = of_g + row * stride_g + first_g + pairs[:, None] * stride_g + channels[None, :]
-    tl.store(at, found.to(of_g.dtype.element_ty), some)
+    tl.store(at, rounded(found, of_g.dtype.element_ty), some)
 
 
 @triton.jit(do_not_specialize=("B",))
 def norm_gradient(
-    grad, x, weight, unit, of_x, sums, B, N, K, stride_gk, stride_gc,
-    stride_xb, stride_xi, stride_xk, stride_xc, stride_ob, stride_oi, stride_ok, stride_oc, eps,
-    PAIRS: tl.constexpr, K_POWER: tl.constexpr, SCALED: tl.constexpr, TURNED: tl.constexpr,
+    grad, x, stats, weight, unit, of_x, sums, B, N, K, M, stride_gk, stride_gc,
+    stride_xb, stride_xi, stride_xk, stride_xc, stride_ob, stride_oi, stride_ok, stride_oc,
+    PAIRS: tl.constexpr, PIECE: tl.constexpr, PIECES: tl.constexpr, SCALED: tl.constexpr,
+    TURNED: tl.constexpr,
 ):  # fmt: skip
-    """Of a layer norm, whose gradient is grad, (B * N * N, K) of any strides: the gradient of x.
+    """Of a layer norm, whose gradient is grad, (M, K) of any strides: the gradient of x.
 
-    x and of_x: (B, N, N, K), of any strides; of_x may be grad. unit: with SCALED what x's channels
-    are multiplied by first, (2, K). sums: (programs, 2, K): each program's part of the gradients of
-    weight and bias. K_POWER: a power of two, at least K. TURNED: neighbours in memory are pairs,
-    not channels. Grid: programs, any number.
+    M is B * N * N. x and of_x: (B, N, N, K), of any strides; of_x may be grad. stats: (2, M): means
+    and 1 / deviations. unit: with SCALED what x's channels are multiplied by first, (2, K). sums:
+    (programs, 2, K): each program's part of the gradients of weight and bias. PIECES of PIECE
+    channels, at least K. TURNED: neighbours in memory are pairs, not channels. Grid: programs, any
+    number.
     """
-    columns = tl.arange(0, K_POWER)
-    there = columns < K
-    channels = columns.to(tl.int64)[None, :]
-    w = tl.load(weight + columns, there, 0.0).to(tl.float32)
     # Where pairs are from warp to warp they are added up once, at the end.
-    of_weight = tl.zeros((1 if TURNED else PAIRS, K_POWER), tl.float32)
+    nothing = tl.zeros((1 if TURNED else PAIRS, PIECE), tl.float32)
+    of_weight = _times(nothing, PIECES)
     of_bias = of_weight
     tiles = B * N * tl.cdiv(N, PAIRS)
     for tile in tl.range(tl.program_id(0), tiles, tl.num_programs(0), num_stages=3):
         b, i, pairs, inside = _pairs_of(tile, N, PAIRS)
-        some = inside[:, None] & there[None, :]
-        at = x + b * stride_xb + i * stride_xi
-        at += pairs.to(tl.int64)[:, None] * stride_xk + channels * stride_xc
-        values = tl.load(at, some, 0.0)
-        at = grad + (b * N + i) * N * stride_gk + pairs[:, None] * stride_gk + channels * stride_gc
-        d = tl.load(at, some, 0.0).to(tl.float32)
-        values = _scaled(values, unit, columns, K, SCALED)
-        values = tl.where(some, values - (tl.sum(values, 1) / K)[:, None], 0.0)
-        scale = tl.math.rsqrt(tl.sum(values * values, 1) / K + eps)
-        values *= scale[:, None]
-        of_weight += tl.sum(d * values, 0, keep_dims=True) if TURNED else d * values
-        of_bias += tl.sum(d, 0, keep_dims=True) if TURNED else d
-        d *= w[None, :]
-        along = tl.sum(d * values, 1) / K
-        d = (d - (tl.sum(d, 1) / K)[:, None] - values * along[:, None]) * scale[:, None]
-        at = of_x + b * stride_ob + i * stride_oi
-        at += pairs.to(tl.int64)[:, None] * stride_ok + channels * stride_oc
-        tl.store(at, d.to(of_x.dtype.element_ty), some)
-    at = sums + tl.program_id(0) * 2 * K + columns
-    tl.store(at, tl.sum(of_weight, 0), there)
-    tl.store(at + K, tl.sum(of_bias, 0), there)
+        at_x = x + b * stride_xb + i * stride_xi + pairs.to(tl.int64)[:, None] * stride_xk
+        at_d = grad + (b * N + i) * N * stride_gk + pairs[:, None] * stride_gk
+        at = stats + (b * N + i) * N + pairs
+        mean = tl.load(at, inside, 0.0)[:, None]
+        scale = tl.load(at + M, inside, 0.0)[:, None]
+        total = tl.zeros((PAIRS, PIECE), tl.float32)
+        along = tl.zeros((PAIRS, PIECE), tl.float32)
+        values, ds, more_weight, more_bias = (), (), (), ()
+        for piece in tl.static_range(PIECES):
+            columns, some = _columns(piece, inside, K, PIECE)
+            channels = columns.to(tl.int64)[None, :]
+            found = _scaled(
+                tl.load(at_x + channels * stride_xc, some, 0.0), unit, columns, K, SCALED
+            )
+            # What is past K counts nowhere: d is zero there.
+            found = (found - mean) * scale
+            d = tl.load(at_d + channels * stride_gc, some, 0.0).to(tl.float32)
+            if TURNED:
+                more_weight += (of_weight[piece] + tl.sum(d * found, 0, True),)  # type: ignore[assignment]
+                more_bias += (of_bias[piece] + tl.sum(d, 0, True),)  # type: ignore[assignment]
+            else:
+                more_weight += (of_weight[piece] + d * found,)  # type: ignore[assignment]
+                more_bias += (of_bias[piece] + d,)  # type: ignore[assignment]
+            d *= tl.load(weight + columns, columns < K, 0.0).to(tl.float32)[None, :]
+            total += d
+            along += d * found
+            values += (found,)  # type: ignore[assignment]
+            ds += (d,)  # type: ignore[assignment]
+        of_weight, of_bias = more_weight, more_bias
+        base = (tl.sum(total, 1) / K)[:, None]
+        slope = (tl.sum(along, 1) / K)[:, None]
+        at_o = of_x + b * stride_ob + i * stride_oi + pairs.to(tl.int64)[:, None] * stride_ok
+        for piece in tl.static_range(PIECES):
+            columns, some = _columns(piece, inside, K, PIECE)
+            result = (ds[piece] - base - values[piece] * slope) * scale
+            channels = columns.to(tl.int64)[None, :]
+            if TURNED:  # an operand of products
+                result = rounded(result, of_x.dtype.element_ty)
+            tl.store(at_o + channels * stride_oc, result.to(of_x.dtype.element_ty), some)
+    for piece in tl.static_range(PIECES):
+        columns = piece * PIECE + tl.arange(0, PIECE)
+        at_sum = sums + tl.program_id(0) * 2 * K + columns
+        tl.store(at_sum, tl.sum(of_weight[piece], 0), columns < K)
+        tl.store(at_sum + K, tl.sum(of_bias[piece], 0), columns < K)
+
+
+@triton.jit
+def _times(x, COUNT: tl.constexpr):
+    """A tuple of COUNT times x."""
+    result = ()
+    for _ in tl.static_range(COUNT):
+        result += (x,)  # type: ignore[assignment]
+    return result
+
+
+@triton.jit
+def _columns(piece: tl.constexpr, inside, K, PIECE: tl.constexpr):
+    """A piece's channels, and which of a tile there are."""
+    columns = piece * PIECE + tl.arange(0, PIECE)
+    return columns, inside[:, None] & (columns < K)[None, :]
+
+
+@triton.jit
+def unscale(ab, unit, out, PLANE, SIZE: tl.constexpr):
+    """``ab * unit``: (channels, PLANE) by (channels,). Grid: channels * cdiv(PLANE, SIZE)."""
+    tiles = tl.cdiv(PLANE, SIZE)
+    channel = (tl.program_id(0) // tiles).to(tl.int64)
+    places = tl.program_id(0) % tiles * SIZE + tl.arange(0, SIZE)
+    at = channel * PLANE + places
+    values = tl.load(ab + at, places < PLANE, 0.0).to(tl.float32) * tl.load(unit + channel)
+    tl.store(out + at, values, places < PLANE)
 
 
 @triton.jit

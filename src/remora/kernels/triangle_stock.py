@@ -13,15 +13,29 @@ import triton.language as tl
 from remora.kernels.tiles import tile_of
 
 
+@triton.jit
+def rounded(x, kind: tl.constexpr):
+    """fp32 as ``kind``; where that is fp32, as tf32's 10 bits: the matrix units would cut them off.
+
+    Ties go away from zero.
+    """
+    if kind == tl.float32:
+        bits = x.to(tl.uint32, bitcast=True)
+        nearest = ((bits + 0x1000) & 0xFFFFE000).to(tl.float32, bitcast=True)
+        x = tl.where((bits & 0x7F800000) == 0x7F800000, x, nearest)
+    return x.to(kind)
+
+
 @triton.jit(do_not_specialize=("N",))
 def normalise(
-    x, weight, bias, y, N, ROW, C, stride_xb, stride_xi, stride_xk, stride_xc, eps,
+    x, weight, bias, y, stats, N, ROW, C, stride_xb, stride_xi, stride_xk, stride_xc, eps,
     PAIRS: tl.constexpr, PIECE: tl.constexpr, PIECES: tl.constexpr, FULL: tl.constexpr,
-    WEIGHTED: tl.constexpr,
+    WEIGHTED: tl.constexpr, KEPT: tl.constexpr,
 ):  # fmt: skip
     """The layer norm of x, (B, N, N, C), into y, (B, ROW, ROW, C), contiguous.
 
-    WEIGHTED: with weight and bias.
+    WEIGHTED: with weight and bias. stats: with KEPT each pair's mean and 1 / deviation,
+    (2, B * N * N).
 
     What is past N stays as it is. PIECES of PIECE channels, at least C; FULL: they are C. Grid:
     B * N * cdiv(N, PAIRS) programs.
@@ -49,6 +63,10 @@ def normalise(
             values = tl.where((piece * PIECE + tl.arange(0, PIECE) < C)[None, :], values, 0.0)
         squares += values * values
     scale = tl.math.rsqrt(tl.sum(squares, 1) / C + eps)
+    if KEPT:
+        at_stats = stats + row.to(tl.int64) * N + pairs
+        tl.store(at_stats, mean, pairs < N)
+        tl.store(at_stats + (tl.num_programs(0) // tiles).to(tl.int64) * N, scale, pairs < N)
     for piece in tl.static_range(PIECES):
         columns = piece * PIECE + tl.arange(0, PIECE)
         values = (parts[piece] - mean[:, None]) * scale[:, None]
@@ -58,7 +76,7 @@ def normalise(
             values = values * w[None, :] + v[None, :]
         at = y + ((b * ROW + i) * ROW + pairs)[:, None] * C + columns[None, :]
         some = there if FULL else there & (columns < C)[None, :]
-        tl.store(at, values.to(y.dtype.element_ty), some)
+        tl.store(at, rounded(values, y.dtype.element_ty), some)
 
 
 @triton.jit(do_not_specialize=("PLANE",))
