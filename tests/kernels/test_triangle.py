@@ -274,10 +274,9 @@ def test_gradients_of_norms_move_16_bytes(turned: bool) -> None:
         options={"num_warps": 16 if turned else 4},
     )  # fmt: skip
     ptx = compiled.asm["ptx"]
-    # Two tiles of two operands come while one is worked on.
+    # Two tiles come while one is worked on; of statistics a number a pair.
     copies = re.findall(r"cp\.async\.c[ag]\.shared\.global \[.*?\], \[.*?\], (\w+)", ptx)
-    assert copies
-    assert set(copies) == {"0x10"}
+    assert set(copies) - {"0x4"} == {"0x10"}
     body = max(loops_of(ptx), key=len)
     assert "cp.async" in body
     assert set(re.findall(r"st\.global\.(\S+)", body)) == {"v4.b32"}
