@@ -23,7 +23,9 @@ from remora.kernels.triangle_gradients import (
     gate_gradients,
     norm_gradient,
     normalise_hidden,
+    stack,
     unscale,
+    unstack,
 )
 from remora.kernels.triangle_stock import normalise
 
@@ -32,7 +34,7 @@ _PROGRAMS = 512
 
 #: The numbers of the tensors: the weights follow x, the gradients of the norms' weights SUMS.
 _X, _MASK, _GRAD, _KEPT, _Y, _BOTH, _OF_PRODUCTS, _OF_AB, _OF_Z, _DX = 0, *range(9, 18)
-_STATS_Y, _STATS_Z, _AB, _SUMS = range(18, 22)
+_STATS_Y, _STATS_Z, _AB, _WEIGHTS, _SUMS = range(18, 23)
 
 
 def gradients(
@@ -97,6 +99,11 @@ class _Steps:
             PAIRS=pairs, PIECE=width, PIECES=pieces, FULL=pieces * width == c, WEIGHTED=True,
             KEPT=True,
         )  # fmt: skip
+        count = (4 * h + c) * c
+        self.output.add(
+            stack, -(-count // 1024), p_in, g_in, g_out, Whole(_WEIGHTS), 2 * h * c, count,
+            SIZE=1024,
+        )  # fmt: skip
         h_power = triton.next_power_of_2(h)
         pairs = min(64, max(1, 8192 // h_power))
         self.output.add(
@@ -124,6 +131,10 @@ class _Steps:
                 self.kept.ab, self.kept.units, Whole(_AB), b * row * row, SIZE=2048,
             )  # fmt: skip
         self._norm(self.norm_in, (dx, x, Whole(_STATS_Y), w_in, x, dx), c, (c, 1), strides, plain)
+        self.norm_in.add(
+            unstack, -(-count // 1024), *(Whole(_SUMS + i) for i in (3, 4, 5, 6)), 2 * h * c, count,
+            SIZE=1024,
+        )  # fmt: skip
 
     def _gates(
         self, to: Launches, tensors: Any, count: int, strides: Any, mask_strides: Any,
@@ -197,7 +208,11 @@ class _Steps:
     ) -> list[Any]:
         b, n, _, c = self.shape
         h, m, row = self.h, b * n * n, self.kept.row
-        w_in, b_in, p_in, g_in, w_out, b_out, p_out, g_out = weights
+        p_out, rows = weights[6], 4 * h + c
+        of_w_in, of_b_in, of_p_in, of_g_in, of_w_out, of_b_out, of_p_out, of_g_out = (
+            torch.empty_like(w) for w in weights
+        )
+        both_weights = x.new_empty(rows, c)
         y, both, dx = x.new_empty(m, c), x.new_empty(m, self.width), x.new_empty(self.shape)
         of_products, of_ab = x.new_empty(h * b, row, row), x.new_empty(2 * h * b, row, row)
         sums = x.new_empty(self.programs, 2, max(h, c), dtype=torch.float32)
@@ -208,28 +223,22 @@ class _Steps:
         else:
             ab = x.new_empty(2 * h * b * row * row)
         tensors = [
-            x, *weights, mask, grad, kept, y, both, of_products, of_ab, of_z, dx, *stats, ab, sums
+            x, *weights, mask, grad, kept, y, both, of_products, of_ab, of_z, dx, *stats, ab,
+            both_weights, sums,
         ]  # fmt: skip
-        of_norm_out = torch.empty_like(w_out), torch.empty_like(b_out)
-        of_norm_in = torch.empty_like(w_in), torch.empty_like(b_in)
 
         self.output(tensors)
         of_p = both[:, :c]
-        of_p_out = _outer(of_p, z.T)
+        of_p_out.copy_(_outer(of_p, z.T))
         torch.mm(p_out.T, of_p.T, out=of_z)
-        self.norm_out([*tensors, *of_norm_out])
+        self.norm_out([*tensors, of_w_out, of_b_out])
         self._through_products(of_products, of_ab, ab.view(-1, row, row), incoming)
         self.input(tensors)
         of_all = both[:, self.right - 4 * h : self.right + c]
         of_weights = _outer(of_all, y)
-        torch.mm(of_all, torch.cat((p_in, g_in, g_out)), out=dx.view(m, c))
-        self.norm_in([*tensors, *of_norm_in])
-        # Memory of their own: who has gradients may write to them.
-        of_p_in, of_g_in, of_p_out, of_g_out = (
-            t.to(x.dtype, copy=True)
-            for t in (of_weights[: 2 * h], of_weights[2 * h : 4 * h], of_p_out, of_weights[4 * h :])
-        )
-        return [dx, *of_norm_in, of_p_in, of_g_in, *of_norm_out, of_p_out, of_g_out]
+        torch.mm(of_all, both_weights, out=dx.view(m, c))
+        self.norm_in([*tensors, of_w_in, of_b_in, of_weights, of_p_in, of_g_in, of_g_out])
+        return [dx, of_w_in, of_b_in, of_p_in, of_g_in, of_w_out, of_b_out, of_p_out, of_g_out]
 
     def _through_products(self, of_products: Any, of_ab: Any, ab: Any, incoming: bool) -> None:
         """The gradient of a and b: two more batched products, cuBLAS's."""

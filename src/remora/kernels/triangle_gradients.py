@@ -236,3 +236,27 @@ def add_sums(
     tl.store(of_weight + columns, result.to(of_weight.dtype.element_ty), columns < K)
     at = of_bias + columns - K
     tl.store(at, result.to(of_bias.dtype.element_ty), there & (columns >= K))
+
+
+@triton.jit
+def stack(p, g, o, all_of_them, FIRST, COUNT, SIZE: tl.constexpr):
+    """Three matrices one below the other: of FIRST elements, of FIRST, of the rest of COUNT.
+
+    Grid: cdiv(COUNT, SIZE) programs.
+    """
+    at = tl.program_id(0) * SIZE + tl.arange(0, SIZE)
+    middle, last = (at >= FIRST) & (at < 2 * FIRST), (at >= 2 * FIRST) & (at < COUNT)
+    values = tl.load(p + at, at < FIRST, 0.0)
+    values = tl.where(middle, tl.load(g + at - FIRST, middle, 0.0), values)
+    values = tl.where(last, tl.load(o + at - 2 * FIRST, last, 0.0), values)
+    tl.store(all_of_them + at, values, at < COUNT)
+
+
+@triton.jit
+def unstack(all_of_them, p, g, o, FIRST, COUNT, SIZE: tl.constexpr):
+    """The contrary of ``stack``, rounded."""
+    at = tl.program_id(0) * SIZE + tl.arange(0, SIZE)
+    values = tl.load(all_of_them + at, at < COUNT, 0.0).to(p.dtype.element_ty)
+    tl.store(p + at, values, at < FIRST)
+    tl.store(g + at - FIRST, values, (at >= FIRST) & (at < 2 * FIRST))
+    tl.store(o + at - 2 * FIRST, values, (at >= 2 * FIRST) & (at < COUNT))
