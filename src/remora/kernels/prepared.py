@@ -189,21 +189,34 @@ class Launches:
         """Launch all, on the current stream of the device of the first tensor."""
         import torch
 
-        device = tensors[0].device
-        if device.type == "cpu":
-            for launch in self._launches:
-                launch(tensors, (), None)
+        if tensors[0].device.type == "cpu":
+            self.of(tensors)(0, None)
             return
-        addresses = tuple(0 if x is None else x.data_ptr() for x in tensors)
-        with torch.cuda.device(device):
+        with torch.cuda.device(tensors[0].device):
+            self.of(tensors)(0, None)
+
+    def of(self, tensors: Sequence[Any]) -> Callable[[int, int | None], None]:
+        """Launches those from one on up to another; the device is the current one."""
+        device = tensors[0].device
+        addresses: tuple[int, ...] = ()
+        stream, known = None, None
+        if device.type != "cpu":
+            addresses = tuple(0 if x is None else x.data_ptr() for x in tensors)
             stream = triton.runtime.driver.active.get_current_stream(device.index)
             known = None if _watched() else self._known(addresses)
+
+        def launch(first: int, end: int | None) -> None:
             if known is None:
-                for launch in self._launches:
-                    launch(tensors, addresses, stream)
-                return
-            for launch_at in known:
-                launch_at(stream)
+                for each in self._launches[first:end]:
+                    each(tensors, addresses, stream)
+            else:
+                for launch_at in known[first:end]:
+                    launch_at(stream)
+
+        return launch
+
+    def __len__(self) -> int:
+        return len(self._launches)
 
     def _known(self, addresses: tuple[int, ...]) -> list[Callable[[Any], None]] | None:
         """The launches for these addresses; None where each is a launch of Triton's."""

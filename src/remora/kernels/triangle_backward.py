@@ -15,26 +15,26 @@ import torch
 import triton
 
 from remora.kernels import triangle
-from remora.kernels.prepared import Described, Launches, Part, Whole
+from remora.kernels.prepared import Described, Launches, Memory, Part, Whole
 from remora.kernels.triangle import DEPTH, GROUP, PAIRS, Kept, aligned, compilation, kind_of_mask
 from remora.kernels.triangle_gates import gates
 from remora.kernels.triangle_gradients import (
-    add_sums,
     gate_gradients,
+    gather,
     norm_gradient,
     normalise_hidden,
     stack,
     unscale,
-    unstack,
 )
 from remora.kernels.triangle_stock import normalise
 
 # Programs of the norms' gradients, each with sums of its own.
 _PROGRAMS = 512
 
-#: The numbers of the tensors: the weights follow x, the gradients of the norms' weights SUMS.
-_X, _MASK, _GRAD, _KEPT, _Y, _BOTH, _OF_PRODUCTS, _OF_AB, _OF_Z, _DX = 0, *range(9, 18)
-_STATS_Y, _STATS_Z, _AB, _WEIGHTS, _SUMS = range(18, 23)
+#: The numbers of the tensors: the weights follow x, their gradients, of which there are eight, DX;
+#: those after them there are for the last launches alone.
+_X, _MASK, _GRAD, _KEPT, _Y, _BOTH, _OF_PRODUCTS, _OF_AB, _OF_Z, _AB, _SCRATCH = 0, *range(9, 19)
+_DX, _STACKED, _OTHER = 19, 28, 29
 
 
 def gradients(
@@ -92,63 +92,79 @@ class _Steps:
         width = min(128, triton.next_power_of_2(c))
         pieces = -(-c // width)
         pairs = max(1, 8192 // (width * triton.next_power_of_2(pieces)))
-        self.output, self.norm_out, self.input, self.norm_in = (Launches() for _ in range(4))
-        self.output.add(
-            normalise, b * n * -(-n // pairs), x, w_in, b_in, y, Whole(_STATS_Y), n, n, c,
-            *strides, eps,
+        memory = Memory(_SCRATCH)
+        stats_y, stats_z = (memory.room(2 * m, torch.float32) for _ in range(2))
+        sums_in, sums_out = (memory.room(self.programs * 2 * k, torch.float32) for k in (c, h))
+        of_w_in, of_b_in, of_p_in, of_g_in, of_w_out, of_b_out, of_p_out, of_g_out = (
+            Whole(_DX + 1 + i) for i in range(8)
+        )
+        self.launches, self.last, self.ends = Launches(), Launches(), list[int]()
+        add = self.launches.add
+
+        count = (4 * h + c) * c
+        self.weights = memory.room(count + c * h, dtype)
+        add(
+            stack, -(-(count + c * h) // 1024), p_in, g_in, g_out, p_out, self.weights, c, h,
+            SIZE=1024,
+        )  # fmt: skip
+        starts = 0, 2 * h * c, 4 * h * c, count
+        by_p_in, by_g_in, by_g_out, by_p_out = (self.weights.after(k) for k in starts)
+        add(
+            normalise, b * n * -(-n // pairs), x, w_in, b_in, y, stats_y, n, n, c, *strides, eps,
             PAIRS=pairs, PIECE=width, PIECES=pieces, FULL=pieces * width == c, WEIGHTED=True,
             KEPT=True,
         )  # fmt: skip
-        count = (4 * h + c) * c
-        self.output.add(
-            stack, -(-count // 1024), p_in, g_in, g_out, Whole(_WEIGHTS), 2 * h * c, count,
-            SIZE=1024,
-        )  # fmt: skip
         h_power = triton.next_power_of_2(h)
         pairs = min(64, max(1, 8192 // h_power))
-        self.output.add(
+        add(
             normalise_hidden, b * n * -(-n // pairs),
-            self.kept.products, units, w_out, b_out, of_ab, Whole(_STATS_Z), n, h, *planes,
-            m, eps,
+            self.kept.products, units, w_out, b_out, of_ab, stats_z, n, h, *planes, m, eps,
             PAIRS=pairs, H_POWER=h_power, SCALED=self.kept.units is not None,
         )  # fmt: skip
         self._gates(
-            self.output, (y, of_ab, p_out, g_out, grad, x, both, both), c, plain, None,
-            (0, self.right),
-        )  # fmt: skip
-        left = self.right - 4 * h
-        self._gates(
-            self.input, (y, y, p_in, g_in, of_ab, mask, both, both), 2 * h, planes,
-            masked and masked[1], (left, left + 2 * h),
-        )  # fmt: skip
+            (y, of_ab, by_p_out, by_g_out, grad, x, both, both), c, plain, None, (0, self.right)
+        )
+        self._end()
         self._norm(
-            self.norm_out, (of_z, self.kept.products, Whole(_STATS_Z), w_out, units, of_products),
+            self.launches, (of_z, self.kept.products, stats_z, w_out, units, of_products, sums_out),
             h, (1, m), planes, planes,
         )  # fmt: skip
         if self.kept.units is not None:
-            self.norm_out.add(
+            add(
                 unscale, 2 * h * -(-b * row * row // 2048),
                 self.kept.ab, self.kept.units, Whole(_AB), b * row * row, SIZE=2048,
             )  # fmt: skip
-        self._norm(self.norm_in, (dx, x, Whole(_STATS_Y), w_in, x, dx), c, (c, 1), strides, plain)
-        self.norm_in.add(
-            unstack, -(-count // 1024), *(Whole(_SUMS + i) for i in (3, 4, 5, 6)), 2 * h * c, count,
-            SIZE=1024,
+        self._end()
+        left = self.right - 4 * h
+        self._gates(
+            (y, y, by_p_in, by_g_in, of_ab, mask, both, both), 2 * h, planes,
+            masked and masked[1], (left, left + 2 * h),
         )  # fmt: skip
+        self._norm(self.last, (dx, x, stats_y, w_in, x, dx, sums_in), c, (c, 1), strides, plain)
+        self.last.add(
+            gather, -(-c // 8) + -(-h // 8) + -(-count // 1024) + -(-c * h // 1024),
+            sums_in, of_w_in, of_b_in, sums_out, of_w_out, of_b_out,
+            Whole(_STACKED), of_p_in, of_g_in, of_g_out, Whole(_OTHER), of_p_out,
+            c, h, self.programs, ROWS=64, COLUMNS=16, SIZE=1024,
+        )  # fmt: skip
+        self.bytes = memory.bytes
+
+    def _end(self) -> None:
+        """Of what is launched before one of PyTorch's products."""
+        self.ends.append(len(self.launches))
 
     def _gates(
-        self, to: Launches, tensors: Any, count: int, strides: Any, mask_strides: Any,
-        first: tuple[int, int],
-    ) -> None:  # fmt: skip
+        self, tensors: Any, count: int, strides: Any, mask_strides: Any, first: tuple[int, int]
+    ) -> None:
         """``gate_gradients``; mask_strides: None without one."""
         b, n, _, c = self.shape
         cpu, output = self.device.type == "cpu", tensors[0] != tensors[1]
         if self.for_hopper:
-            self._gates_on_hopper(to, tensors, count, mask_strides, first, output)
+            self._gates_on_hopper(tensors, count, mask_strides, first, output)
             return
         wide = self.kept.units is not None  # fp32
         pairs, channels = 16 if cpu else 64 if wide or 0 < n % 128 <= 64 else 128, 64
-        to.add(
+        self.launches.add(
             gate_gradients, b * n * -(-n // pairs) * -(-count // channels),
             *tensors, n, count, c, self.h, b * n * n, *strides, *(mask_strides or (0, 0, 0)),
             self.width, self.width, *first,
@@ -158,9 +174,8 @@ class _Steps:
         )  # fmt: skip
 
     def _gates_on_hopper(
-        self, to: Launches, tensors: Any, count: int, mask_strides: Any, first: tuple[int, int],
-        output: bool,
-    ) -> None:  # fmt: skip
+        self, tensors: Any, count: int, mask_strides: Any, first: tuple[int, int], output: bool
+    ) -> None:
         b, n, _, c = self.shape
         y, z, p, g, d, mask, both, _ = tensors
         depth, m, rows = self.h if output else c, b * n * n, b * n
@@ -168,7 +183,7 @@ class _Steps:
         cluster = held["CLUSTER"]
         pairs, block = (1, PAIRS, DEPTH), (GROUP // cluster, DEPTH)
         y = Described(y, (rows, n, c), pairs)
-        to.add(
+        self.launches.add(
             gates, triangle.programs_of(self.device, -(-rows * (n // PAIRS) // 2), cluster),
             y, Described(z, (self.h, m), (DEPTH, PAIRS)) if output else y,
             Described(p, (count, depth), block), Described(g, (count, c), block),
@@ -184,7 +199,7 @@ class _Steps:
         self, to: Launches, tensors: Any, k: int, grad: tuple[int, int], strides: Any,
         out_strides: Any,
     ) -> None:  # fmt: skip
-        """``norm_gradient``, and the sum of its sums; grad: its strides."""
+        """``norm_gradient``; grad: its strides."""
         b, n, _, _ = self.shape
         turned = grad[0] == 1
         piece = triton.next_power_of_2(k) if turned else min(128, triton.next_power_of_2(k))
@@ -193,14 +208,9 @@ class _Steps:
         pairs, warps = (max(1, 8192 // piece), 16) if turned else (8 if pieces > 1 else 16, 4)
         to.add(
             norm_gradient, self.programs,
-            *tensors, Whole(_SUMS), b, n, k, b * n * n, *grad, *strides, *out_strides,
+            *tensors, b, n, k, b * n * n, *grad, *strides, *out_strides,
             PAIRS=pairs, PIECE=piece, PIECES=pieces, SCALED=isinstance(tensors[4], Part),
             TURNED=turned, num_warps=warps,
-        )  # fmt: skip
-        to.add(
-            add_sums, -(-2 * k // 16),
-            Whole(_SUMS), Whole(_SUMS + 1), Whole(_SUMS + 2), self.programs, k,
-            ROWS=64, COLUMNS=16,
         )  # fmt: skip
 
     def __call__(
@@ -208,37 +218,33 @@ class _Steps:
     ) -> list[Any]:
         b, n, _, c = self.shape
         h, m, row = self.h, b * n * n, self.kept.row
-        p_out, rows = weights[6], 4 * h + c
-        of_w_in, of_b_in, of_p_in, of_g_in, of_w_out, of_b_out, of_p_out, of_g_out = (
-            torch.empty_like(w) for w in weights
-        )
-        both_weights = x.new_empty(rows, c)
         y, both, dx = x.new_empty(m, c), x.new_empty(m, self.width), x.new_empty(self.shape)
         of_products, of_ab = x.new_empty(h * b, row, row), x.new_empty(2 * h * b, row, row)
-        sums = x.new_empty(self.programs, 2, max(h, c), dtype=torch.float32)
         z, of_z = of_ab.view(-1)[: 2 * h * m].view(2, h, m)
-        stats = x.new_empty(2, 2, m, dtype=torch.float32)
         if self.kept.units is None:
             ab = self.kept.ab.of([*[None] * _KEPT, kept])
         else:
             ab = x.new_empty(2 * h * b * row * row)
+        scratch = x.new_empty(self.bytes, dtype=torch.uint8)
+        found = [dx, *(torch.empty_like(w) for w in weights)]
         tensors = [
-            x, *weights, mask, grad, kept, y, both, of_products, of_ab, of_z, dx, *stats, ab,
-            both_weights, sums,
+            x, *weights, mask, grad, kept, y, both, of_products, of_ab, of_z, ab, scratch, *found
         ]  # fmt: skip
+        launch, (to_p, to_products) = self.launches.of(tensors), self.ends
 
-        self.output(tensors)
-        of_p = both[:, :c]
-        of_p_out.copy_(_outer(of_p, z.T))
+        launch(0, to_p)
+        stacked = self.weights.of(tensors)
+        p_out, of_p = stacked[(4 * h + c) * c :].view(c, h), both[:, :c]
+        of_p_out = _outer(of_p, z.T)
         torch.mm(p_out.T, of_p.T, out=of_z)
-        self.norm_out([*tensors, of_w_out, of_b_out])
+        launch(to_p, to_products)
         self._through_products(of_products, of_ab, ab.view(-1, row, row), incoming)
-        self.input(tensors)
+        launch(to_products, None)
         of_all = both[:, self.right - 4 * h : self.right + c]
         of_weights = _outer(of_all, y)
-        torch.mm(of_all, both_weights, out=dx.view(m, c))
-        self.norm_in([*tensors, of_w_in, of_b_in, of_weights, of_p_in, of_g_in, of_g_out])
-        return [dx, of_w_in, of_b_in, of_p_in, of_g_in, of_w_out, of_b_out, of_p_out, of_g_out]
+        torch.mm(of_all, stacked[: (4 * h + c) * c].view(-1, c), out=dx.view(m, c))
+        self.last.of([*tensors, of_weights, of_p_out])(0, None)
+        return found
 
     def _through_products(self, of_products: Any, of_ab: Any, ab: Any, incoming: bool) -> None:
         """The gradient of a and b: two more batched products, cuBLAS's."""

@@ -218,45 +218,68 @@ def unscale(ab, unit, out, PLANE, SIZE: tl.constexpr):
 
 
 @triton.jit
-def add_sums(
-    sums, of_weight, of_bias, PROGRAMS, K, ROWS: tl.constexpr, COLUMNS: tl.constexpr
-):  # fmt: skip
-    """The gradients of a norm's weight and bias, (K,), of all programs' sums, (PROGRAMS, 2, K).
+def stack(p_in, g_in, g_out, p_out, stacked, C, H, SIZE: tl.constexpr):
+    """What pairs are multiplied with, one after the other: (2H, C), (2H, C), (C, C), (C, H).
 
-    Grid: cdiv(2 * K, COLUMNS) programs.
+    Grid: cdiv((4 * H + C) * C + C * H, SIZE) programs.
     """
-    columns = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
+    at = tl.program_id(0) * SIZE + tl.arange(0, SIZE)
+    first, second, third = 2 * H * C, 4 * H * C, (4 * H + C) * C
+    end = third + C * H
+    values = tl.load(p_in + at, at < first, 0.0)
+    some = (at >= first) & (at < second)
+    values = tl.where(some, tl.load(g_in + at - first, some, 0.0), values)
+    some = (at >= second) & (at < third)
+    values = tl.where(some, tl.load(g_out + at - second, some, 0.0), values)
+    some = (at >= third) & (at < end)
+    values = tl.where(some, tl.load(p_out + at - third, some, 0.0), values)
+    tl.store(stacked + at, rounded(values, stacked.dtype.element_ty), at < end)
+
+
+@triton.jit
+def _add_sums(
+    sums, of_weight, of_bias, part, K, PROGRAMS, ROWS: tl.constexpr, COLUMNS: tl.constexpr
+):  # fmt: skip
+    """A part of the gradients of a norm's weight and bias, (K,), of (PROGRAMS, 2, K) sums."""
+    columns = part * COLUMNS + tl.arange(0, COLUMNS)
     there = columns < 2 * K
     total = tl.zeros((ROWS, COLUMNS), tl.float32)
     for first in range(0, PROGRAMS, ROWS):
         rows = first + tl.arange(0, ROWS)
         some = (rows < PROGRAMS)[:, None] & there[None, :]
         total += tl.load(sums + rows[:, None] * 2 * K + columns[None, :], some, 0.0)
-    result = tl.sum(total, 0)
-    tl.store(of_weight + columns, result.to(of_weight.dtype.element_ty), columns < K)
-    at = of_bias + columns - K
-    tl.store(at, result.to(of_bias.dtype.element_ty), there & (columns >= K))
+    result = tl.sum(total, 0).to(of_weight.dtype.element_ty)
+    tl.store(of_weight + columns, result, columns < K)
+    tl.store(of_bias + columns - K, result, there & (columns >= K))
 
 
 @triton.jit
-def stack(p, g, o, all_of_them, FIRST, COUNT, SIZE: tl.constexpr):
-    """Three matrices one below the other: of FIRST elements, of FIRST, of the rest of COUNT.
+def gather(
+    sums_in, of_w_in, of_b_in, sums_out, of_w_out, of_b_out, stacked, of_p_in, of_g_in, of_g_out,
+    other, of_p_out, C, H, PROGRAMS,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, SIZE: tl.constexpr,
+):  # fmt: skip
+    """The gradients of all weights, rounded, from fp32.
 
-    Grid: cdiv(COUNT, SIZE) programs.
+    sums_in, sums_out: of ``norm_gradient``, of C and H channels; stacked: (4H + C, C), as ``stack``
+    has weights; other: (C, H). Grid: cdiv(2 * C, COLUMNS) + cdiv(2 * H, COLUMNS) + cdiv((4H +
+    C) * C, SIZE) + cdiv(C * H, SIZE) programs, in this order.
     """
-    at = tl.program_id(0) * SIZE + tl.arange(0, SIZE)
-    middle, last = (at >= FIRST) & (at < 2 * FIRST), (at >= 2 * FIRST) & (at < COUNT)
-    values = tl.load(p + at, at < FIRST, 0.0)
-    values = tl.where(middle, tl.load(g + at - FIRST, middle, 0.0), values)
-    values = tl.where(last, tl.load(o + at - 2 * FIRST, last, 0.0), values)
-    tl.store(all_of_them + at, values, at < COUNT)
-
-
-@triton.jit
-def unstack(all_of_them, p, g, o, FIRST, COUNT, SIZE: tl.constexpr):
-    """The contrary of ``stack``, rounded."""
-    at = tl.program_id(0) * SIZE + tl.arange(0, SIZE)
-    values = tl.load(all_of_them + at, at < COUNT, 0.0).to(p.dtype.element_ty)
-    tl.store(p + at, values, at < FIRST)
-    tl.store(g + at - FIRST, values, (at >= FIRST) & (at < 2 * FIRST))
-    tl.store(o + at - 2 * FIRST, values, (at >= 2 * FIRST) & (at < COUNT))
+    part = tl.program_id(0)
+    of_in, of_out = tl.cdiv(2 * C, COLUMNS), tl.cdiv(2 * H, COLUMNS)
+    end = of_in + of_out + tl.cdiv((4 * H + C) * C, SIZE)
+    if part < of_in:
+        _add_sums(sums_in, of_w_in, of_b_in, part, C, PROGRAMS, ROWS, COLUMNS)
+    elif part < of_in + of_out:
+        _add_sums(sums_out, of_w_out, of_b_out, part - of_in, H, PROGRAMS, ROWS, COLUMNS)
+    elif part < end:
+        at = (part - of_in - of_out) * SIZE + tl.arange(0, SIZE)
+        first, last = 2 * H * C, (4 * H + C) * C
+        values = tl.load(stacked + at, at < last, 0.0).to(of_p_in.dtype.element_ty)
+        tl.store(of_p_in + at, values, at < first)
+        tl.store(of_g_in + at - first, values, (at >= first) & (at < 2 * first))
+        tl.store(of_g_out + at - 2 * first, values, (at >= 2 * first) & (at < last))
+    else:
+        at = (part - end) * SIZE + tl.arange(0, SIZE)
+        values = tl.load(other + at, at < C * H, 0.0)
+        tl.store(of_p_out + at, values.to(of_p_out.dtype.element_ty), at < C * H)
