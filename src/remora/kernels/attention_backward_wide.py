@@ -27,7 +27,7 @@ COLUMNS = tl.constexpr(64)
 _WEIGHTS, _CHANGES, _READ = tl.constexpr(8), tl.constexpr(9), tl.constexpr(10)
 
 
-@attach(tlx.products_in_flight)
+@attach(tlx.products_in_flight, tlx.short_descriptors)
 @triton.jit(do_not_specialize=[*_EXTENTS[1:], "PADDED_Q"])
 def attention_backward_wide(
     q0_desc, q1_desc, k0_desc, k1_desc, v0_desc, v1_desc, do0_desc, do1_desc, dq_desc,
