@@ -159,6 +159,8 @@ def attention_backward(
                     )  # fmt: skip
                 for step in range(blocks * GROUP):
                     stage, phase = step % STAGES, ((step // STAGES) & 1) ^ 1
+                    # Not ``place_of``: without the division here ptxas 12.9 had no uniform
+                    # registers for the consumers' descriptors (440 instructions a step, 634).
                     head = kv_head * GROUP + step // blocks
                     row = first + step % blocks * BLOCK_M
                     rows = first_row(batch, head, HEADS, end_q - length_q, PADDED_Q, PACKED) + row
@@ -303,8 +305,7 @@ def _gather(
         head_before, row_before = kv_head * GROUP, first
         for step in range(steps):
             stage, phase = step % STAGES, (step // STAGES) & 1
-            head = kv_head * GROUP + step // blocks
-            row = first + step % blocks * BLOCK_M
+            head, row = place_of(step, blocks, kv_head, first, GROUP, BLOCK_M)
             odd = step % 2
             tlx.barrier_wait(q_full[stage], phase)
             scores = _columns(ks[ME], qs[stage], DIM, REST)
@@ -386,6 +387,16 @@ def queries_of(
         last = tl.minimum(last, tl.minimum(column + COUNT, length_k) - shift + left)
     blocks = tl.maximum(tl.cdiv(last - first, BLOCK_M), 0)
     return first, tl.where(column < length_k, blocks, 0)
+
+
+@triton.jit
+def place_of(step, blocks, kv_head, first, GROUP: tl.constexpr, BLOCK_M: tl.constexpr):
+    """A step's head and first query: blocks of one head after the other of the key head's."""
+    if GROUP == 1:  # else a division
+        head, block = kv_head, step
+    else:
+        head, block = kv_head * GROUP + step // blocks, step % blocks
+    return head, first + block * BLOCK_M
 
 
 @triton.jit

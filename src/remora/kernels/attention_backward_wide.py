@@ -13,7 +13,15 @@ import triton
 import triton.language as tl
 
 import remora.tlx as tlx
-from remora.kernels.attention_backward import KEYS, _hidden, _put, first_row, queries_of, store_rows
+from remora.kernels.attention_backward import (
+    KEYS,
+    _hidden,
+    _put,
+    first_row,
+    place_of,
+    queries_of,
+    store_rows,
+)
 from remora.kernels.attention_specialized import _EXTENTS, _copy, _extents, _scores
 from remora.kernels.warp_group import release
 from remora.pipeline import attach
@@ -103,8 +111,7 @@ def attention_backward_wide(
                     length_k, end_k, k_full[0], DIM0, DIM1, PACKED,
                 )  # fmt: skip
                 for step in range(blocks * GROUP):
-                    head = kv_head * GROUP + step // blocks
-                    row = first + step % blocks * QUERIES
+                    head, row = place_of(step, blocks, kv_head, first, GROUP, QUERIES)
                     rows = first_row(batch, head, HEADS, end_q - length_q, PADDED_Q, PACKED) + row
                     stage = step % STAGES
                     tlx.barrier_wait(q_empty[stage], ((step // STAGES) & 1) ^ 1)
@@ -157,8 +164,7 @@ def _gather(
         for step in range(steps):
             stage, phase = step % STAGES, (step // STAGES) & 1
             do_stage, do_phase = step % DO_STAGES, (step // DO_STAGES) & 1
-            head = kv_head * GROUP + step // blocks
-            row = first + step % blocks * QUERIES
+            head, row = place_of(step, blocks, kv_head, first, GROUP, QUERIES)
             if ME == 0:
                 tlx.barrier_wait(q_full[stage], phase)
                 scores = _scores(k0[0], k1[0], q0[stage], q1[stage], DIM1)
