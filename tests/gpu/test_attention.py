@@ -68,6 +68,11 @@ def test_many_tiles(dim: int, causal: bool) -> None:
     cases.gradients_are_right(q[:, :4], k[:, :2], v[:, :2], 2e-3, causal=causal)
 
 
+def test_more_heads_than_a_side_of_a_grid() -> None:
+    """Of all of the batch: 65535 programs are the most along a grid's second and third side."""
+    cases.gradients_are_right(*(normal(4100, 16, 8, 64) for _ in range(3)), 2e-3)
+
+
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
 def test_the_device_of_the_tensors() -> None:
     q, k, v = (x.to("cuda:1") for x in operands(333, 477, 64))

@@ -413,14 +413,14 @@ class Problem:
             padded = (self.total // 128 + self.batch + 1) * 128
             rows = (self.heads, padded)
         lows, deltas = (torch.empty(rows, dtype=torch.float32, device=o.device) for _ in range(2))
-        both = self.batch * self.heads
-        negatives_of[(2 * triton.cdiv(self.longest_q, 128), both)](
+        negatives_of[(2 * triton.cdiv(self.longest_q, 128), self.heads, self.batch)](
             o, do, sums, lows, deltas, self.begins[0], *_strides(o, do),
             self.heads, self.longest_q, self.total, padded,
             DIM=self.dim, BLOCK_M=64, PACKED=packed,
         )  # fmt: skip
         sum_dq = torch.zeros(self.q.shape, dtype=torch.float32, device=o.device)
         rest = [lows, deltas, *self.begins, self.scale, *self.extents, padded]
+        heads = self.heads // self.group, self.batch
         if self.dim > 128:
             parts = (128, self.dim - 128)
             descriptors = [
@@ -429,7 +429,7 @@ class Problem:
                 for columns in parts
             ]
             descriptors.insert(8, _descriptor(sum_dq, 64, 64, packed=packed))
-            attention_backward_wide[(triton.cdiv(self.longest_k, 64), both // self.group)](
+            attention_backward_wide[(triton.cdiv(self.longest_k, 64), *heads)](
                 *descriptors, *rest, **self.constants, DIM0=parts[0], DIM1=parts[1], STAGES=2,
                 DO_STAGES=2 if self.dim == 192 else 1, REGISTERS=240,
                 TAIL=packed or self.longest_k % 64 != 0, num_warps=4,
@@ -444,7 +444,7 @@ class Problem:
             ]  # fmt: skip
             descriptors.insert(4, _descriptor(sum_dq, 64, dim * block_m // 128, packed=packed))
             kernel = attention_backward if dim == self.dim else backward_of(self.dim)
-            kernel[(triton.cdiv(self.longest_k, 128), both // self.group)](
+            kernel[(triton.cdiv(self.longest_k, 128), *heads)](
                 *descriptors, *rest, **self.constants, DIM=dim, REST=self.dim % 64,
                 BLOCK_M=block_m, STAGES=2, REGISTERS=240,
                 TAIL=packed or self.longest_k % 128 != 0, num_warps=4,

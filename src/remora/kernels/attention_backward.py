@@ -39,14 +39,13 @@ def negatives_of(
     no key or are past the end, whose weights become zero. deltas, to the gradients of the weights:
     minus the sum of ``O * dO``. Both fp32, (batch, HEADS, PADDED_Q), where a sequence takes
     multiples of 128 rows; with PACKED (HEADS, PADDED_Q), see ``first_row``. Grid: (blocks of
-    rows, batch * HEADS).
+    rows, HEADS, batch).
     """
-    both = tl.program_id(1)
-    batch, head = both // HEADS, both % HEADS
+    batch, head = tl.program_id(2), tl.program_id(1)
     length, begin = LENGTH_Q, 0
     at_o = batch.to(tl.int64) * stride_ob + head.to(tl.int64) * stride_oh
     at_do = batch.to(tl.int64) * stride_db + head.to(tl.int64) * stride_dh
-    at_sums = both.to(tl.int64) * LENGTH_Q
+    at_sums = (batch * HEADS + head).to(tl.int64) * LENGTH_Q
     if PACKED:
         begin = tl.load(begins_q + batch)
         length = tl.load(begins_q + batch + 1) - begin
@@ -100,8 +99,8 @@ def attention_backward(
     rows (k, v, dk, dv); dq_desc: of fp32, zeros when it starts, that get the gradient of the
     queries over scale, in boxes of 64 rows and DIM or (BLOCK_M 64) DIM // 2 columns. REST: where
     DIM is 128, how many of the second 64 columns the tensors have, 16 or 32; 0: all. lows, deltas:
-    of ``negatives_of``. scale: as the user gave it. Grid: (blocks of 128 keys, batch * HEADS //
-    GROUP).
+    of ``negatives_of``. scale: as the user gave it. Grid: (blocks of 128 keys, HEADS // GROUP,
+    batch).
     """
     dtype: tl.constexpr = tlx.dtype_of(q_desc)
     ks = tlx.local_alloc((KEYS, DIM), dtype, 2)
@@ -116,9 +115,7 @@ def attention_backward(
     dss = tlx.local_alloc((KEYS, BLOCK_M), dtype, 4)
     dqs = tlx.local_alloc((64, DIM * BLOCK_M // 128), tl.float32, 2)
 
-    both = tl.program_id(1)
-    kv_heads = HEADS // GROUP
-    batch, kv_head = both // kv_heads, both % kv_heads
+    batch, kv_head = tl.program_id(2), tl.program_id(1)
     length_q, length_k, end_q, end_k = _extents(
         begins_q, begins_k, batch, LENGTH_Q, LENGTH_K, PACKED
     )

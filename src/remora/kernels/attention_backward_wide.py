@@ -49,8 +49,8 @@ def attention_backward_wide(
     """Gradients of queries, keys and values.
 
     Descriptors of boxes of 64 rows and DIM0 or DIM1 columns, the two parts of the head dimension;
-    dq_desc: of fp32, in boxes of 64 rows and 64 columns. Grid: (blocks of 64 keys, batch * HEADS
-    // GROUP). STAGES, DO_STAGES: buffers of queries, and of gradients of results. The rest as of
+    dq_desc: of fp32, in boxes of 64 rows and 64 columns. Grid: (blocks of 64 keys, HEADS //
+    GROUP, batch). STAGES, DO_STAGES: buffers of queries, and of gradients of results. The rest as of
     ``attention_backward``.
     """
     dtype: tl.constexpr = tlx.dtype_of(q0_desc)
@@ -70,9 +70,7 @@ def attention_backward_wide(
     q_full, q_empty = tlx.alloc_barriers(STAGES, 1), tlx.alloc_barriers(STAGES, 2)
     do_full, do_empty = tlx.alloc_barriers(DO_STAGES, 1), tlx.alloc_barriers(DO_STAGES, 2)
 
-    both = tl.program_id(1)
-    kv_heads = HEADS // GROUP
-    batch, kv_head = both // kv_heads, both % kv_heads
+    batch, kv_head = tl.program_id(2), tl.program_id(1)
     length_q, length_k, end_q, end_k = _extents(
         begins_q, begins_k, batch, LENGTH_Q, LENGTH_K, PACKED
     )
