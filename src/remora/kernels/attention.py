@@ -264,7 +264,7 @@ class Problem:
             kernel[grid](*arguments, **constants)
         elif not self._launched_elsewhere(o, sums):
             block_m, block_n = _plain_blocks(self.q, self.dim)
-            attention_plain[(triton.cdiv(self.longest_q, block_m), self.batch * self.heads)](
+            attention_plain[(triton.cdiv(self.longest_q, block_m), self.heads, self.batch)](
                 self.q, self.k, self.v, o, sums, *self.begins, self.scale * math.log2(math.e),
                 *_strides(self.q, self.k, self.v, o), *self.extents, **self.constants,
                 DIM=self.dim, BLOCK_M=block_m, BLOCK_N=block_n
@@ -377,8 +377,7 @@ class Problem:
             return dq, dk, dv
         q, k, v = self.q, self.k, self.v
         deltas = torch.empty_like(sums)
-        both = self.batch * self.heads
-        attention_deltas[(triton.cdiv(self.longest_q, 128), both)](
+        attention_deltas[(triton.cdiv(self.longest_q, 128), self.heads, self.batch)](
             o, do, deltas, self.begins[0], *_strides(o, do), self.heads, self.longest_q, self.total,
             DIM=self.dim, BLOCK_M=128, PACKED=self.packed is not None,
         )  # fmt: skip
@@ -388,12 +387,13 @@ class Problem:
         # One stage: on Hopper, which has kernels of its own now, some products of blocks of 32
         # queries were of mma.sync, some of wgmma, and stock Triton (3.9.0) with two stages copied
         # over what the latter still read. Other targets were not looked at.
-        attention_backward_keys[(triton.cdiv(self.longest_k, 64), both // self.group)](
+        kv_heads = self.heads // self.group
+        attention_backward_keys[(triton.cdiv(self.longest_k, 64), kv_heads, self.batch)](
             q, k, v, do, dk, dv, sums, deltas, *self.begins, self.scale,
             *_strides(q, k, v, do, dk, dv), *self.extents, **shared, BLOCK_M=small, BLOCK_N=64,
             num_stages=1 if small < 64 else 2,
         )  # fmt: skip
-        attention_backward_queries[(triton.cdiv(self.longest_q, 64), both)](
+        attention_backward_queries[(triton.cdiv(self.longest_q, 64), self.heads, self.batch)](
             q, k, v, do, dq, sums, deltas, *self.begins, self.scale,
             *_strides(q, k, v, do, dq), *self.extents, **shared, BLOCK_M=64, BLOCK_N=small,
             num_stages=2,

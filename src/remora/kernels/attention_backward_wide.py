@@ -50,8 +50,8 @@ def attention_backward_wide(
 
     Descriptors of boxes of 64 rows and DIM0 or DIM1 columns, the two parts of the head dimension;
     dq_desc: of fp32, in boxes of 64 rows and 64 columns. Grid: (blocks of 64 keys, HEADS //
-    GROUP, batch). STAGES, DO_STAGES: buffers of queries, and of gradients of results. The rest as of
-    ``attention_backward``.
+    GROUP, batch). STAGES, DO_STAGES: buffers of queries, and of gradients of results. The rest as
+    of ``attention_backward``.
     """
     dtype: tl.constexpr = tlx.dtype_of(q0_desc)
     k0, k1 = tlx.local_alloc((KEYS, DIM0), dtype, 1), tlx.local_alloc((KEYS, DIM1), dtype, 1)
