@@ -28,6 +28,8 @@ def record() -> dict[str, Any]:
         import torch
 
         found |= {"gpu": gpu, "cuda": torch.version.cuda}
+        with suppress(RuntimeError):
+            found["ptxas"] = triton.knobs.nvidia.ptxas.version  # the wheel's, if no other is named
     return {"machine": found, "command": [_anywhere(word) for word in sys.argv]}
 
 

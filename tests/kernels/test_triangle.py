@@ -11,10 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-import triton
-import triton.language as tl
 from kernels.triangle_reference import NAMES
-from launching import Launcher, Pointer, standing_in
 from tlx.building import RELEASE, build, conversions_in_loops, instructions, loops_of
 
 import remora
@@ -29,7 +26,6 @@ from remora.kernels import (
     triangle_stock,
 )
 from remora.kernels.offline import _hip_resources
-from remora.kernels.prepared import Described, Launch, Launches, Part, Whole
 from remora.kernels.triangle import held_in_shared
 
 
@@ -224,84 +220,3 @@ def test_weights_are_scaled_on_cdna() -> None:
         C_POWER=512, H_POWER=128,
     )  # fmt: skip
     assert re.search(r"v_cvt_f16_f32|v_fma_mixlo_f16", compiled.asm["amdgcn"])
-
-
-# --- launches --------------------------------------------------------------------------------
-
-
-@triton.jit
-def fill(x, n, value, SIZE: tl.constexpr, MASKED: tl.constexpr):
-    at = tl.program_id(0) * SIZE + tl.arange(0, SIZE)
-    tl.store(x + at, value, (at < n) | (not MASKED))
-
-
-class At(Pointer):
-    """A tensor at an address."""
-
-    def __init__(self, address: int) -> None:
-        self.address = address
-
-    def data_ptr(self) -> int:
-        return self.address
-
-
-def test_the_second_launch_is_as_the_first_one_but_for_its_addresses(fresh_cache: Path) -> None:
-    seen: list[Any] = []
-
-    class Recording(Launcher):
-        def __init__(self, source: Any, metadata: Any) -> None:
-            """Nothing to keep."""
-
-        def __call__(self, *arguments: Any) -> None:
-            seen.append(arguments)
-
-    launch = Launch(fill, 5, (Whole(1), 48, 2.0), SIZE=64, MASKED=True, num_warps=2)
-    tensors = At(16), At(32)
-    with standing_in():
-        triton.runtime.driver.active.launcher_cls = Recording
-        for _ in range(2):
-            launch(tensors, [x.address for x in tensors], 0)
-        fill[(5,)](tensors[1], 48, 2.0, SIZE=64, MASKED=True, num_warps=2)
-    first, second, stock = seen
-    assert len(first) == len(second) == len(stock)
-    for arguments in first, second:
-        assert arguments[:3] == stock[:3] == (5, 1, 1)
-        assert arguments[4] is stock[4]  # the function
-    assert first[9:] == stock[9:] == (tensors[1], 48, 2.0, 64, True)
-    assert second[9:] == (32, 48, 2.0, 64, True)
-
-
-def test_descriptors_follow_their_tensors() -> None:
-    seen: list[Any] = []
-
-    class Compiled:
-        def __getitem__(self, grid: Any) -> Any:
-            return lambda *arguments, stream: seen.append((grid, arguments, stream))
-
-    part = Part(1, 512, torch.float16, 4096).after(1024)
-    launch = Launch(fill, 3, (Described(part, (2, 8, 16), (1, 8, 8)), part, 7), SIZE=8, MASKED=1)
-    launch._compiled = Compiled()
-    for address in (1 << 12, 1 << 12, 1 << 13):
-        launch((), [0, address], "stream")
-    for (grid, (described, *rest), stream), address in zip(
-        seen, (1 << 12, 1 << 12, 1 << 13), strict=True
-    ):
-        assert (grid, stream) == ((3, 1, 1), "stream")
-        assert rest == [address + 512 + 2048, 7, 8, 1]
-        assert described.base.data_ptr() == address + 512 + 2048
-        assert (described.shape, described.strides) == ([2, 8, 16], [128, 16, 1])
-        assert described.block_shape == [1, 8, 8]
-    assert seen[0][1][0] is seen[1][1][0]  # made once for an address
-
-
-def test_scratch_memory() -> None:
-    launches = Launches(3)
-    parts = [launches.room(n, torch.int16) for n in (5, 128, 129, 1)]
-    assert [p.offset for p in parts] == [0, 256, 512, 1024]
-    assert launches.bytes == 1280
-    memory = torch.arange(1280, dtype=torch.uint8)
-    for x in parts:
-        assert torch.equal(
-            x.of([None, None, None, memory]),
-            memory[x.offset : x.offset + 2 * x.count].view(torch.int16),
-        )
