@@ -17,8 +17,8 @@ from tlx.building import RELEASE, build, conversions_in_loops, instructions
 from triton import knobs
 
 import remora
-from remora.errors import PipelineError
-from remora.kernels.attention import _BACKWARD_BLOCK_M, _CONFIGS, _UNEVEN, HEAD_DIMS
+from remora.errors import KernelArgumentError, PipelineError
+from remora.kernels.attention import _BACKWARD_BLOCK_M, _CONFIGS, _UNEVEN, HEAD_DIMS, Config
 from remora.kernels.attention_backward import attention_backward
 from remora.kernels.attention_backward_wide import attention_backward_wide
 from remora.kernels.attention_narrow import backward_of, narrowed
@@ -245,6 +245,15 @@ def test_backward_of_more_columns(dim: int) -> None:
     assert Counter(shapes) == Counter(step)
     code = sass(compiled)
     assert spills_beside_products(code) <= (40 if RELEASE >= (3, 9) else 10), spills(code)
+
+
+@pytest.mark.parametrize(
+    "given", [{"stages": 1}, {"consumers": 1}, {"block_n": 48}, {"registers": 250}]
+)
+def test_configurations_that_would_wait_for_ever_or_not_compile(given: dict[str, int]) -> None:
+    (name,) = given
+    with pytest.raises(KernelArgumentError, match=f"config.{name} is {given[name]}"):
+        Config(**{"block_n": 128} | given)
 
 
 @pytest.mark.parametrize("target", ["hip:gfx942", "hip:gfx950"])

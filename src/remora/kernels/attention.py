@@ -69,6 +69,20 @@ class Config:
     pairs: bool = True
     sums: bool = False
 
+    def __post_init__(self) -> None:
+        allowed: dict[str, Any] = {
+            "block_n": (32, 64, 128, 256), "consumers": (2, 3), "q_stages": (1, 2),
+            "o_parts": (1, 2), "registers": range(24, 257, 8),
+            "stages": range(2, 9),  # with one, consumers would wait for what they still hold
+        }  # fmt: skip
+        for name, values in allowed.items():
+            if getattr(self, name) not in values:
+                raise KernelArgumentError(
+                    f"config.{name} is {getattr(self, name)}",
+                    where=_WHERE,
+                    hint=f"{name} is one of {', '.join(map(str, values))}",
+                )
+
 
 _CONFIGS = {
     64: Config(128, consumers=3, registers=160, lean=True, nested=False),
