@@ -13,7 +13,10 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from remora.errors import KernelArgumentError
 from remora.kernels.attention_backward import attention_backward, negatives_of
-from remora.kernels.attention_backward_wide import attention_backward_wide
+from remora.kernels.attention_backward_wide import (
+    attention_backward_keys_wide,
+    attention_backward_queries_wide,
+)
 from remora.kernels.attention_narrow import backward_of, forward_of
 from remora.kernels.attention_plain import (
     attention_backward_keys,
@@ -432,37 +435,40 @@ class Problem:
             self.heads, self.longest_q, self.total, padded,
             DIM=self.dim, BLOCK_M=64, PACKED=packed,
         )  # fmt: skip
-        sum_dq = torch.zeros(self.q.shape, dtype=torch.float32, device=o.device)
         rest = [lows, deltas, *self.begins, self.scale, *self.extents, padded]
-        heads = self.heads // self.group, self.batch
+        kv_heads = self.heads // self.group
         if self.dim > 128:
             parts = (128, self.dim - 128)
-            descriptors = [
-                _descriptor(x, 64, columns, packed=packed)
-                for x in map(described_by_rows, (self.q, self.k, self.v, do, dk, dv))
-                for columns in parts
-            ]
-            descriptors.insert(8, _descriptor(sum_dq, 64, 64, packed=packed))
-            attention_backward_wide[(triton.cdiv(self.longest_k, 64), *heads)](
-                *descriptors, *rest, **self.constants, DIM0=parts[0], DIM1=parts[1], STAGES=2,
-                DO_STAGES=2 if self.dim == 192 else 1, REGISTERS=240,
-                TAIL=packed or self.longest_k % 64 != 0, num_warps=4,
-            )  # fmt: skip
-        else:
-            dim, block_m = triton.next_power_of_2(self.dim), _BACKWARD_BLOCK_M[self.dim]
-            descriptors = [
-                self.described(x, rows, dim)
-                for x, rows in (
-                    (self.q, block_m), (self.k, 64), (self.v, 64), (do, block_m), (dk, 64), (dv, 64)
-                )
-            ]  # fmt: skip
-            descriptors.insert(4, _descriptor(sum_dq, 64, dim * block_m // 128, packed=packed))
-            kernel = attention_backward if dim == self.dim else backward_of(self.dim)
-            kernel[(triton.cdiv(self.longest_k, 128), *heads)](
-                *descriptors, *rest, **self.constants, DIM=dim, REST=self.dim % 64,
-                BLOCK_M=block_m, STAGES=2, REGISTERS=240,
-                TAIL=packed or self.longest_k % 128 != 0, num_warps=4,
-            )  # fmt: skip
+            q, k, v, do, dq, dk, dv = (
+                [_descriptor(x, 64, columns, packed=packed) for columns in parts]
+                for x in map(described_by_rows, (self.q, self.k, self.v, do, dq, dk, dv))
+            )
+            shared = {
+                **self.constants, "DIM0": parts[0], "DIM1": parts[1], "REGISTERS": 240,
+                "TAIL": packed or self.longest_k % 64 != 0, "num_warps": 4,
+            }  # fmt: skip
+            attention_backward_keys_wide[(triton.cdiv(self.longest_k, 64), kv_heads, self.batch)](
+                *q, *k, *v, *do, *dk, *dv, *rest, **shared, STAGES=2
+            )
+            attention_backward_queries_wide[
+                (triton.cdiv(self.longest_q, 128), self.heads, self.batch)
+            ](*q, *k, *v, *do, *dq, *rest, **shared)
+            return
+        dim, block_m = triton.next_power_of_2(self.dim), _BACKWARD_BLOCK_M[self.dim]
+        sum_dq = torch.zeros(self.q.shape, dtype=torch.float32, device=o.device)
+        descriptors = [
+            self.described(x, rows, dim)
+            for x, rows in (
+                (self.q, block_m), (self.k, 64), (self.v, 64), (do, block_m), (dk, 64), (dv, 64)
+            )
+        ]  # fmt: skip
+        descriptors.insert(4, _descriptor(sum_dq, 64, dim * block_m // 128, packed=packed))
+        kernel = attention_backward if dim == self.dim else backward_of(self.dim)
+        kernel[(triton.cdiv(self.longest_k, 128), kv_heads, self.batch)](
+            *descriptors, *rest, **self.constants, DIM=dim, REST=self.dim % 64,
+            BLOCK_M=block_m, STAGES=2, REGISTERS=240,
+            TAIL=packed or self.longest_k % 128 != 0, num_warps=4,
+        )  # fmt: skip
         torch.mul(sum_dq, self.scale, out=dq)
 
 
