@@ -299,6 +299,13 @@ class KernelArgumentError(RemoraError):
     """An argument of a kernel's Python function does not fit."""
 
 
+class DriverError(RemoraError, RuntimeError):
+    """The GPU's driver did not do what a launch asked of it.
+
+    Triton's and PyTorch's own errors for it are RuntimeErrors.
+    """
+
+
 # --- analysis ---------------------------------------------------------------------------------
 
 

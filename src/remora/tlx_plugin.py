@@ -175,6 +175,21 @@ products_in_flight = (
 )
 
 
+def _shorten(text: str, compile_: Callable[[str], str]) -> str:
+    from remora.tlx.lower.matrix_descriptors import shortened
+
+    return compile_(shortened(text))
+
+
+#: Before Triton 3.9: see ``remora.tlx.lower.matrix_descriptors``. For kernels that are short of
+#: registers; where there are enough the code is a few instructions longer.
+short_descriptors = (
+    Pipeline("short descriptors")
+    .override("ptx", _shorten, trigger="wgmma.mma_async")
+    .when(target="cuda:90", triton=("3.7.*", "3.8.*"))
+)
+
+
 def _without_accumulation_registers(text: str, compile_: Callable[[str], str]) -> str:
     """The stage ``amdgcn`` of a kernel none of whose registers are accumulation registers."""
     return compile_(re.sub(r'(?="amdgpu-flat-work-group-size")', '"amdgpu-agpr-alloc"="0" ', text))

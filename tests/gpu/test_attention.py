@@ -68,6 +68,26 @@ def test_many_tiles(dim: int, causal: bool) -> None:
     cases.gradients_are_right(q[:, :4], k[:, :2], v[:, :2], 2e-3, causal=causal)
 
 
+@pytest.mark.parametrize("dim", [192, 256])
+def test_gradients_twice_the_same(dim: int) -> None:
+    """Of more than 128 columns nothing is added in an order of its own."""
+    from remora.kernels import attention
+
+    torch.manual_seed(0)
+    q, k, v = (normal(2, 8, 1024, dim).requires_grad_() for _ in range(3))
+    o = attention(q, k, v, causal=True)
+    gradient = torch.randn_like(o)
+    first, second = (
+        torch.autograd.grad(o, (q, k, v), gradient, retain_graph=True) for _ in range(2)
+    )
+    assert all(torch.equal(x, y) for x, y in zip(first, second, strict=True))
+
+
+def test_more_heads_than_a_side_of_a_grid() -> None:
+    """Of all of the batch: 65535 programs are the most along a grid's second and third side."""
+    cases.gradients_are_right(*(normal(4100, 16, 8, 64) for _ in range(3)), 2e-3)
+
+
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
 def test_the_device_of_the_tensors() -> None:
     q, k, v = (x.to("cuda:1") for x in operands(333, 477, 64))

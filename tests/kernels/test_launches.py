@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from remora.errors import KernelArgumentError
+from remora.errors import DriverError, KernelArgumentError
 from remora.kernels.config import Config
 
 torch = pytest.importorskip("torch")
@@ -40,6 +40,8 @@ def test_what_cannot_be_described() -> None:
     refused("a is of torch.int8 and its rows are not", product("column-column", "int8"))
     refused("b is of torch.float32 and its columns are not", product("row-row", "float32"))
     refused("K is 0", product(k=0))
+    for given in (product(at=1), product("column-column", "int8")):
+        refused(r"way out: .*Config\(copies=True\)", given)
 
 
 def test_shares_that_are_too_small() -> None:
@@ -74,3 +76,18 @@ def test_programs_have_as_many_tiles() -> None:
     for tiles in range(1, 3000, 7):
         clusters = _even(tiles, 132)
         assert -(-tiles // clusters) == -(-tiles // min(tiles, 132))
+
+
+def test_the_driver_does_not_say_which_capture(monkeypatch: pytest.MonkeyPatch) -> None:
+    from remora.kernels import launches
+
+    class Driver:
+        def __init__(self, name: str) -> None:
+            assert name == "libcuda.so.1"
+
+        def cuStreamGetCaptureInfo_v2(self, *arguments: Any) -> int:
+            return 901  # the capture was invalidated
+
+    monkeypatch.setattr(launches.ctypes, "CDLL", Driver)
+    with pytest.raises(DriverError, match="cuStreamGetCaptureInfo_v2 gave error 901"):
+        launches._capture_on(7)

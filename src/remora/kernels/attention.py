@@ -13,7 +13,10 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from remora.errors import KernelArgumentError
 from remora.kernels.attention_backward import attention_backward, negatives_of
-from remora.kernels.attention_backward_wide import attention_backward_wide
+from remora.kernels.attention_backward_wide import (
+    attention_backward_keys_wide,
+    attention_backward_queries_wide,
+)
 from remora.kernels.attention_narrow import backward_of, forward_of
 from remora.kernels.attention_plain import (
     attention_backward_keys,
@@ -68,6 +71,20 @@ class Config:
     nested: bool = True
     pairs: bool = True
     sums: bool = False
+
+    def __post_init__(self) -> None:
+        allowed: dict[str, Any] = {
+            "block_n": (32, 64, 128, 256), "consumers": (2, 3), "q_stages": (1, 2),
+            "o_parts": (1, 2), "registers": range(24, 257, 8),
+            "stages": range(2, 9),  # with one, consumers would wait for what they still hold
+        }  # fmt: skip
+        for name, values in allowed.items():
+            if getattr(self, name) not in values:
+                raise KernelArgumentError(
+                    f"config.{name} is {getattr(self, name)}",
+                    where=_WHERE,
+                    hint=f"{name} is one of {', '.join(map(str, values))}",
+                )
 
 
 _CONFIGS = {
@@ -264,7 +281,7 @@ class Problem:
             kernel[grid](*arguments, **constants)
         elif not self._launched_elsewhere(o, sums):
             block_m, block_n = _plain_blocks(self.q, self.dim)
-            attention_plain[(triton.cdiv(self.longest_q, block_m), self.batch * self.heads)](
+            attention_plain[(triton.cdiv(self.longest_q, block_m), self.heads, self.batch)](
                 self.q, self.k, self.v, o, sums, *self.begins, self.scale * math.log2(math.e),
                 *_strides(self.q, self.k, self.v, o), *self.extents, **self.constants,
                 DIM=self.dim, BLOCK_M=block_m, BLOCK_N=block_n
@@ -377,8 +394,7 @@ class Problem:
             return dq, dk, dv
         q, k, v = self.q, self.k, self.v
         deltas = torch.empty_like(sums)
-        both = self.batch * self.heads
-        attention_deltas[(triton.cdiv(self.longest_q, 128), both)](
+        attention_deltas[(triton.cdiv(self.longest_q, 128), self.heads, self.batch)](
             o, do, deltas, self.begins[0], *_strides(o, do), self.heads, self.longest_q, self.total,
             DIM=self.dim, BLOCK_M=128, PACKED=self.packed is not None,
         )  # fmt: skip
@@ -388,12 +404,13 @@ class Problem:
         # One stage: on Hopper, which has kernels of its own now, some products of blocks of 32
         # queries were of mma.sync, some of wgmma, and stock Triton (3.9.0) with two stages copied
         # over what the latter still read. Other targets were not looked at.
-        attention_backward_keys[(triton.cdiv(self.longest_k, 64), both // self.group)](
+        kv_heads = self.heads // self.group
+        attention_backward_keys[(triton.cdiv(self.longest_k, 64), kv_heads, self.batch)](
             q, k, v, do, dk, dv, sums, deltas, *self.begins, self.scale,
             *_strides(q, k, v, do, dk, dv), *self.extents, **shared, BLOCK_M=small, BLOCK_N=64,
             num_stages=1 if small < 64 else 2,
         )  # fmt: skip
-        attention_backward_queries[(triton.cdiv(self.longest_q, 64), both)](
+        attention_backward_queries[(triton.cdiv(self.longest_q, 64), self.heads, self.batch)](
             q, k, v, do, dq, sums, deltas, *self.begins, self.scale,
             *_strides(q, k, v, do, dq), *self.extents, **shared, BLOCK_M=64, BLOCK_N=small,
             num_stages=2,
@@ -413,42 +430,45 @@ class Problem:
             padded = (self.total // 128 + self.batch + 1) * 128
             rows = (self.heads, padded)
         lows, deltas = (torch.empty(rows, dtype=torch.float32, device=o.device) for _ in range(2))
-        both = self.batch * self.heads
-        negatives_of[(2 * triton.cdiv(self.longest_q, 128), both)](
+        negatives_of[(2 * triton.cdiv(self.longest_q, 128), self.heads, self.batch)](
             o, do, sums, lows, deltas, self.begins[0], *_strides(o, do),
             self.heads, self.longest_q, self.total, padded,
             DIM=self.dim, BLOCK_M=64, PACKED=packed,
         )  # fmt: skip
-        sum_dq = torch.zeros(self.q.shape, dtype=torch.float32, device=o.device)
         rest = [lows, deltas, *self.begins, self.scale, *self.extents, padded]
+        kv_heads = self.heads // self.group
         if self.dim > 128:
             parts = (128, self.dim - 128)
-            descriptors = [
-                _descriptor(x, 64, columns, packed=packed)
-                for x in map(described_by_rows, (self.q, self.k, self.v, do, dk, dv))
-                for columns in parts
-            ]
-            descriptors.insert(8, _descriptor(sum_dq, 64, 64, packed=packed))
-            attention_backward_wide[(triton.cdiv(self.longest_k, 64), both // self.group)](
-                *descriptors, *rest, **self.constants, DIM0=parts[0], DIM1=parts[1], STAGES=2,
-                DO_STAGES=2 if self.dim == 192 else 1, REGISTERS=240,
-                TAIL=packed or self.longest_k % 64 != 0, num_warps=4,
-            )  # fmt: skip
-        else:
-            dim, block_m = triton.next_power_of_2(self.dim), _BACKWARD_BLOCK_M[self.dim]
-            descriptors = [
-                self.described(x, rows, dim)
-                for x, rows in (
-                    (self.q, block_m), (self.k, 64), (self.v, 64), (do, block_m), (dk, 64), (dv, 64)
-                )
-            ]  # fmt: skip
-            descriptors.insert(4, _descriptor(sum_dq, 64, dim * block_m // 128, packed=packed))
-            kernel = attention_backward if dim == self.dim else backward_of(self.dim)
-            kernel[(triton.cdiv(self.longest_k, 128), both // self.group)](
-                *descriptors, *rest, **self.constants, DIM=dim, REST=self.dim % 64,
-                BLOCK_M=block_m, STAGES=2, REGISTERS=240,
-                TAIL=packed or self.longest_k % 128 != 0, num_warps=4,
-            )  # fmt: skip
+            q, k, v, do, dq, dk, dv = (
+                [_descriptor(x, 64, columns, packed=packed) for columns in parts]
+                for x in map(described_by_rows, (self.q, self.k, self.v, do, dq, dk, dv))
+            )
+            shared = {
+                **self.constants, "DIM0": parts[0], "DIM1": parts[1], "REGISTERS": 240,
+                "TAIL": packed or self.longest_k % 64 != 0, "num_warps": 4,
+            }  # fmt: skip
+            attention_backward_keys_wide[(triton.cdiv(self.longest_k, 64), kv_heads, self.batch)](
+                *q, *k, *v, *do, *dk, *dv, *rest, **shared, STAGES=2
+            )
+            attention_backward_queries_wide[
+                (triton.cdiv(self.longest_q, 128), self.heads, self.batch)
+            ](*q, *k, *v, *do, *dq, *rest, **shared)
+            return
+        dim, block_m = triton.next_power_of_2(self.dim), _BACKWARD_BLOCK_M[self.dim]
+        sum_dq = torch.zeros(self.q.shape, dtype=torch.float32, device=o.device)
+        descriptors = [
+            self.described(x, rows, dim)
+            for x, rows in (
+                (self.q, block_m), (self.k, 64), (self.v, 64), (do, block_m), (dk, 64), (dv, 64)
+            )
+        ]  # fmt: skip
+        descriptors.insert(4, _descriptor(sum_dq, 64, dim * block_m // 128, packed=packed))
+        kernel = attention_backward if dim == self.dim else backward_of(self.dim)
+        kernel[(triton.cdiv(self.longest_k, 128), kv_heads, self.batch)](
+            *descriptors, *rest, **self.constants, DIM=dim, REST=self.dim % 64,
+            BLOCK_M=block_m, STAGES=2, REGISTERS=240,
+            TAIL=packed or self.longest_k % 128 != 0, num_warps=4,
+        )  # fmt: skip
         torch.mul(sum_dq, self.scale, out=dq)
 
 

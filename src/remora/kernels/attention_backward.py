@@ -39,14 +39,13 @@ def negatives_of(
     no key or are past the end, whose weights become zero. deltas, to the gradients of the weights:
     minus the sum of ``O * dO``. Both fp32, (batch, HEADS, PADDED_Q), where a sequence takes
     multiples of 128 rows; with PACKED (HEADS, PADDED_Q), see ``first_row``. Grid: (blocks of
-    rows, batch * HEADS).
+    rows, HEADS, batch).
     """
-    both = tl.program_id(1)
-    batch, head = both // HEADS, both % HEADS
+    batch, head = tl.program_id(2), tl.program_id(1)
     length, begin = LENGTH_Q, 0
     at_o = batch.to(tl.int64) * stride_ob + head.to(tl.int64) * stride_oh
     at_do = batch.to(tl.int64) * stride_db + head.to(tl.int64) * stride_dh
-    at_sums = both.to(tl.int64) * LENGTH_Q
+    at_sums = (batch * HEADS + head).to(tl.int64) * LENGTH_Q
     if PACKED:
         begin = tl.load(begins_q + batch)
         length = tl.load(begins_q + batch + 1) - begin
@@ -100,8 +99,8 @@ def attention_backward(
     rows (k, v, dk, dv); dq_desc: of fp32, zeros when it starts, that get the gradient of the
     queries over scale, in boxes of 64 rows and DIM or (BLOCK_M 64) DIM // 2 columns. REST: where
     DIM is 128, how many of the second 64 columns the tensors have, 16 or 32; 0: all. lows, deltas:
-    of ``negatives_of``. scale: as the user gave it. Grid: (blocks of 128 keys, batch * HEADS //
-    GROUP).
+    of ``negatives_of``. scale: as the user gave it. Grid: (blocks of 128 keys, HEADS // GROUP,
+    batch).
     """
     dtype: tl.constexpr = tlx.dtype_of(q_desc)
     ks = tlx.local_alloc((KEYS, DIM), dtype, 2)
@@ -116,9 +115,7 @@ def attention_backward(
     dss = tlx.local_alloc((KEYS, BLOCK_M), dtype, 4)
     dqs = tlx.local_alloc((64, DIM * BLOCK_M // 128), tl.float32, 2)
 
-    both = tl.program_id(1)
-    kv_heads = HEADS // GROUP
-    batch, kv_head = both // kv_heads, both % kv_heads
+    batch, kv_head = tl.program_id(2), tl.program_id(1)
     length_q, length_k, end_q, end_k = _extents(
         begins_q, begins_k, batch, LENGTH_Q, LENGTH_K, PACKED
     )
@@ -159,6 +156,8 @@ def attention_backward(
                     )  # fmt: skip
                 for step in range(blocks * GROUP):
                     stage, phase = step % STAGES, ((step // STAGES) & 1) ^ 1
+                    # Not ``place_of``: without the division here ptxas 12.9 had no uniform
+                    # registers for the consumers' descriptors (440 instructions a step, 634).
                     head = kv_head * GROUP + step // blocks
                     row = first + step % blocks * BLOCK_M
                     rows = first_row(batch, head, HEADS, end_q - length_q, PADDED_Q, PACKED) + row
@@ -303,8 +302,7 @@ def _gather(
         head_before, row_before = kv_head * GROUP, first
         for step in range(steps):
             stage, phase = step % STAGES, (step // STAGES) & 1
-            head = kv_head * GROUP + step // blocks
-            row = first + step % blocks * BLOCK_M
+            head, row = place_of(step, blocks, kv_head, first, GROUP, BLOCK_M)
             odd = step % 2
             tlx.barrier_wait(q_full[stage], phase)
             scores = _columns(ks[ME], qs[stage], DIM, REST)
@@ -386,6 +384,16 @@ def queries_of(
         last = tl.minimum(last, tl.minimum(column + COUNT, length_k) - shift + left)
     blocks = tl.maximum(tl.cdiv(last - first, BLOCK_M), 0)
     return first, tl.where(column < length_k, blocks, 0)
+
+
+@triton.jit
+def place_of(step, blocks, kv_head, first, GROUP: tl.constexpr, BLOCK_M: tl.constexpr):
+    """A step's head and first query: blocks of one head after the other of the key head's."""
+    if GROUP == 1:  # else a division
+        head, block = kv_head, step
+    else:
+        head, block = kv_head * GROUP + step // blocks, step % blocks
+    return head, first + block * BLOCK_M
 
 
 @triton.jit

@@ -93,11 +93,10 @@ def attention_plain(
 
     q, o: (batch, HEADS, LENGTH_Q, DIM), k, v: (batch, HEADS // GROUP, LENGTH_K, DIM), of any
     strides, multiples of batch left out with PACKED, where the sequences begin at begins_q and
-    begins_k. scale: times log2(e), not negative. Grid: (blocks of queries, batch * HEADS). The
+    begins_k. scale: times log2(e), not negative. Grid: (blocks of queries, HEADS, batch). The
     rest is as of ``attention_specialized.attention_forward``.
     """
-    both = tl.program_id(1)
-    batch, head = both // HEADS, both % HEADS
+    batch, head = tl.program_id(2), tl.program_id(1)
     begin_q, length_q = _sequence(begins_q, batch, LENGTH_Q, PACKED)
     begin_k, length_k = _sequence(begins_k, batch, LENGTH_K, PACKED)
     shift = length_k - length_q if LOWER else 0
@@ -143,7 +142,7 @@ def attention_plain(
         at, there = _rows(os, row, length_q, stride_on, stride_od, BLOCK_M, DIM)
         tl.store(at, (acc / total[:, None]).to(o.dtype.element_ty), mask=there)
         logarithms = tl.where(none, float("-inf"), (highest + tl.math.log2(total)) * _LN2)
-        at_sums = both.to(tl.int64) * LENGTH_Q
+        at_sums = (batch * HEADS + head).to(tl.int64) * LENGTH_Q
         if PACKED:
             at_sums = head.to(tl.int64) * TOTAL_Q + begin_q
         tl.store(sums + at_sums + rows, logarithms, mask=rows < length_q)
@@ -156,8 +155,7 @@ def attention_deltas(
     HEADS, LENGTH_Q, TOTAL_Q, DIM: tl.constexpr, BLOCK_M: tl.constexpr, PACKED: tl.constexpr,
 ):  # fmt: skip
     """The sum of ``O * dO`` over each row: (batch, HEADS, LENGTH_Q), as ``sums``."""
-    both = tl.program_id(1)
-    batch, head = both // HEADS, both % HEADS
+    batch, head = tl.program_id(2), tl.program_id(1)
     begin, length = _sequence(begins_q, batch, LENGTH_Q, PACKED)
     row = tl.program_id(0) * BLOCK_M
     os = _matrix(o, batch, head, begin, stride_ob, stride_oh, stride_on, PACKED)
@@ -167,7 +165,7 @@ def attention_deltas(
     at, there = _rows(dos, row, length, stride_dn, stride_dd, BLOCK_M, DIM)
     gradients = tl.load(at, mask=there, other=0.0).to(tl.float32)
     rows = row + tl.arange(0, BLOCK_M)
-    at_deltas = both.to(tl.int64) * LENGTH_Q
+    at_deltas = (batch * HEADS + head).to(tl.int64) * LENGTH_Q
     if PACKED:
         at_deltas = head.to(tl.int64) * TOTAL_Q + begin
     tl.store(deltas + at_deltas + rows, tl.sum(results * gradients, 1), mask=rows < length)
@@ -198,10 +196,9 @@ def attention_backward_keys(
 
     do: the gradient of the result. sums, deltas: what ``attention_plain`` and
     ``attention_deltas`` gave. HEADS: of the queries. scale: as the user gave it. Grid: (blocks
-    of keys, batch * HEADS // GROUP).
+    of keys, HEADS // GROUP, batch).
     """
-    both = tl.program_id(1)
-    batch, kv_head = both // (HEADS // GROUP), both % (HEADS // GROUP)
+    batch, kv_head = tl.program_id(2), tl.program_id(1)
     begin_q, length_q = _sequence(begins_q, batch, LENGTH_Q, PACKED)
     begin_k, length_k = _sequence(begins_k, batch, LENGTH_K, PACKED)
     shift = length_k - length_q if LOWER else 0
@@ -265,9 +262,8 @@ def attention_backward_queries(
     GROUP: tl.constexpr, DIM: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
     LEFT: tl.constexpr, RIGHT: tl.constexpr, LOWER: tl.constexpr, PACKED: tl.constexpr,
 ):  # fmt: skip
-    """The gradient of the queries: dq, of q's shape. Grid: (blocks of queries, batch * HEADS)."""
-    both = tl.program_id(1)
-    batch, head = both // HEADS, both % HEADS
+    """The gradient of the queries: dq, of q's shape. Grid: (blocks of queries, HEADS, batch)."""
+    batch, head = tl.program_id(2), tl.program_id(1)
     kv_head = head // GROUP
     begin_q, length_q = _sequence(begins_q, batch, LENGTH_Q, PACKED)
     begin_k, length_k = _sequence(begins_k, batch, LENGTH_K, PACKED)
@@ -283,7 +279,7 @@ def attention_backward_queries(
         at, there = _rows(dos, row, length_q, stride_dn, stride_dd, BLOCK_M, DIM)
         gradients = tl.load(at, mask=there, other=0.0)
         rows = row + tl.arange(0, BLOCK_M)
-        at_sums = both.to(tl.int64) * LENGTH_Q
+        at_sums = (batch * HEADS + head).to(tl.int64) * LENGTH_Q
         if PACKED:
             at_sums = head.to(tl.int64) * TOTAL_Q + begin_q
         logarithms = tl.load(sums + at_sums + rows, mask=rows < length_q, other=0.0)

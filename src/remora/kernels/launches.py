@@ -12,7 +12,7 @@ import triton
 from triton.runtime.errors import OutOfResources
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from remora.errors import KernelArgumentError
+from remora.errors import DriverError, KernelArgumentError
 from remora.kernels.config import Config, multiprocessors
 from remora.kernels.copies import with_aligned_rows
 from remora.kernels.cost import helpers_of
@@ -89,6 +89,9 @@ def _needs_a_copy(operand: Operand, name: str) -> bool:
     return operand.described is None or (_is_turned(operand, name) and size not in WGMMA_TURNS)
 
 
+_ELSE = "or let Config(copies=True) copy it first, or use schedule='pipelined'"
+
+
 def check_described(product: Product, turned: tuple[int, ...] = WGMMA_TURNS) -> None:
     """Refuse operands that the kernels whose warps have tasks of their own cannot take.
 
@@ -103,14 +106,14 @@ def check_described(product: Product, turned: tuple[int, ...] = WGMMA_TURNS) -> 
                 f"{name} cannot be copied by descriptor: its strides are {x.tensor.stride()}",
                 where=_WHERE,
                 hint="rows or columns have to be contiguous, a multiple of 16 bytes apart, and "
-                "begin at one; or use another schedule",
+                f"begin at one; {_ELSE}",
             )
     for name, along_k, x in (("a", "rows", product.a), ("b", "columns", product.b)):
         if _is_turned(x, name) and x.tensor.element_size() not in turned:
             raise KernelArgumentError(
                 f"{name} is of {x.tensor.dtype} and its {along_k} are not contiguous",
                 where=_WHERE,
-                hint=f"store it by {along_k}, or use another schedule",
+                hint=f"store it by {along_k}; {_ELSE}",
             )
     if product.k == 0:
         raise KernelArgumentError("K is 0", where=_WHERE, hint="use another schedule")
@@ -422,7 +425,11 @@ def _workspace(device: Any, programs: int, elements: int) -> tuple[Any, Any]:
 
 
 def _capture_on(stream: int) -> int:
-    """The number of the capture that a stream takes part in."""
+    """The number of the capture that a stream takes part in.
+
+    Raises:
+        DriverError: the driver does not say.
+    """
     status, number = ctypes.c_int(), ctypes.c_uint64()
     # PyTorch does not say. The name has stood for these parameters since CUDA 11.3.
     ask = ctypes.CDLL("libcuda.so.1").cuStreamGetCaptureInfo_v2
@@ -430,5 +437,10 @@ def _capture_on(stream: int) -> int:
         ctypes.c_void_p(stream), ctypes.byref(status), ctypes.byref(number), None, None, None
     )
     if error:
-        raise RuntimeError(f"cuStreamGetCaptureInfo: error {error}")
+        raise DriverError(
+            f"cuStreamGetCaptureInfo_v2 gave error {error}",
+            where=_WHERE,
+            hint="see CUresult in CUDA's cuda.h; after 900 to 908 capture the graph again, other "
+            "errors are of an earlier launch",
+        )
     return number.value

@@ -129,6 +129,7 @@ from remora.tlx.views import local_reinterpret, local_slice, local_trans, subsli
 from remora.tlx_plugin import (
     plugin,
     products_in_flight,
+    short_descriptors,
     sums_in_vector_registers,
     wait_for_each_product,
 )
@@ -228,6 +229,7 @@ __all__ = [
     "set_buffer_overlap",
     "shared_layout_encoding",
     "shared_linear_layout_encoding",
+    "short_descriptors",
     "size_of",
     "slice_layout",
     "stoch_round",
