@@ -281,5 +281,5 @@ def gather(
         tl.store(of_g_out + at - 2 * first, values, (at >= 2 * first) & (at < last))
     else:
         at = (part - end) * SIZE + tl.arange(0, SIZE)
-        values = tl.load(other + at, at < C * H, 0.0)
-        tl.store(of_p_out + at, values.to(of_p_out.dtype.element_ty), at < C * H)
+        values = tl.load(other + at, at < C * H, 0.0).to(of_p_out.dtype.element_ty)
+        tl.store(of_p_out + at, values, at < C * H)
