@@ -12,13 +12,17 @@ from typing import Any
 import pytest
 import torch
 from kernels.triangle_reference import NAMES
+from launching import Pointer, standing_in
 from tlx.building import RELEASE, build, conversions_in_loops, instructions, loops_of
+from triton.backends.compiler import GPUTarget
 
 import remora
 import remora.tlx as tlx
 from remora.analysis import disassemble
 from remora.errors import KernelArgumentError
 from remora.kernels import (
+    triangle,
+    triangle_backward,
     triangle_folded,
     triangle_gates,
     triangle_gradients,
@@ -28,6 +32,7 @@ from remora.kernels import (
     triangle_stock,
 )
 from remora.kernels.offline import _hip_resources
+from remora.kernels.prepared import Described, Part, Whole
 from remora.kernels.triangle import held_in_shared
 
 
@@ -257,6 +262,53 @@ def test_gradients_elsewhere(target: str, dtype: str) -> None:
     else:
         assert "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32" in compiled.asm["ptx"]
         assert " STL" not in disassemble(compiled.asm["cubin"])
+
+
+class Typed(Pointer):
+    def __init__(self, dtype: Any) -> None:
+        self.dtype = dtype
+
+
+@pytest.mark.parametrize(
+    ("shape", "h", "dtype"),
+    [((3, 7, 7, 40), 24, "bfloat16"), ((3, 7, 7, 40), 24, "float16"),
+     ((1, 64, 64, 128), 128, "bfloat16")],
+)  # fmt: skip
+def test_all_launches_of_gradients_compile(
+    shape: tuple[int, ...], h: int, dtype: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which the interpreter does not see: there a name may have another dtype in each branch."""
+    kind = getattr(torch, dtype)
+    others = {
+        triangle_backward._MASK: torch.uint8, triangle_backward._STACKED: torch.float32,
+        triangle_backward._OTHER: torch.float32,
+    }  # fmt: skip
+
+    def given(x: Any) -> Any:
+        if isinstance(x, Described):
+            return x.at(given(x.base))
+        if isinstance(x, Part):
+            return Typed(x.dtype)
+        return Typed(others.get(x.number, kind)) if isinstance(x, Whole) else x
+
+    monkeypatch.setattr(triangle, "_target", lambda device: GPUTarget("cuda", 90, 32))
+    monkeypatch.setattr(triangle, "_processors", lambda device: 132)
+    strides = torch.empty(shape, device="meta").stride()
+    with standing_in():
+        steps = triangle_backward._Steps(
+            kind, torch.device("cuda", 0), shape, strides, True, h,
+            (torch.uint8, (shape[1] * shape[2], shape[2], 1), True), 1e-5,
+        )  # fmt: skip
+        names = []
+        for launch in (*steps.launches._launches, *steps.last._launches):
+            arguments = map(given, launch._given)
+            compiled = launch._kernel.warmup(
+                *arguments, grid=(launch._programs,), **launch._constants
+            )
+            assert compiled.asm["cubin"]
+            names.append(launch._kernel.__name__)
+    assert names.count("gates" if h == 128 else "gate_gradients") == 2
+    assert names[-1] == "gather"
 
 
 @pytest.mark.parametrize("turned", [False, True])
