@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import re
 import math
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
