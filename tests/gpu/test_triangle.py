@@ -8,7 +8,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from kernels.triangle_reference import NAMES, error, inputs, to_tf32, triangle  # noqa: E402
+from kernels.triangle_reference import NAMES, error, inputs, scaled, to_tf32, triangle  # noqa: E402
 
 pytestmark = [
     pytest.mark.gpu,
@@ -158,13 +158,7 @@ def test_norms_in_the_weights(case: str, dtype: str) -> None:
 
 @pytest.mark.parametrize("scale", [1e-6, 1e6])
 def test_scales_of_fp32(scale: float) -> None:
-    values = inputs(1, 128, 128, 128, torch.float32, "cuda")
-    x, norm_in, bias_in, _, g_in, norm_out, _, p_out, g_out = values
-    x /= scale
-    for weight in (norm_in, bias_in, norm_out, p_out):
-        weight *= scale
-    for weight in (g_in, g_out):  # so that the gates stay
-        weight /= scale
+    values = scaled(inputs(1, 128, 128, 128, torch.float32, "cuda"), scale)
     check(values, eps=1e-30)
 
 
@@ -260,13 +254,7 @@ def test_gradients_of_any_strides() -> None:
 
 @pytest.mark.parametrize("scale", [1e-6, 1e6])
 def test_gradients_of_scaled_fp32(scale: float) -> None:
-    values = inputs(1, 128, 128, 128, torch.float32, "cuda")
-    x, norm_in, bias_in, _, g_in, norm_out, _, p_out, g_out = values
-    x /= scale
-    for weight in (norm_in, bias_in, norm_out, p_out):
-        weight *= scale
-    for weight in (g_in, g_out):  # so that the gates stay
-        weight /= scale
+    values = scaled(inputs(1, 128, 128, 128, torch.float32, "cuda"), scale)
     check_gradients(values, eps=1e-30)
 
 

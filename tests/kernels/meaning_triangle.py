@@ -11,7 +11,7 @@ import pytest
 import torch
 import triton
 import triton.language as tl
-from kernels.triangle_reference import NAMES, error, inputs, triangle
+from kernels.triangle_reference import NAMES, error, inputs, scaled, triangle
 
 from remora.errors import KernelArgumentError
 from remora.kernels import triangle_multiply
@@ -46,13 +46,7 @@ def test_against_float64(dtype: Any, b: int, n: int, c: int, h: int, incoming: b
 @pytest.mark.parametrize("scale", [1e-6, 1e6])
 def test_scales_of_fp32(scale: float) -> None:
     """What fp16 cannot hold: weights are scaled to what it can, and results back."""
-    values = inputs(1, 4, 16, 4, torch.float32, "cpu")
-    x, norm_in, bias_in, _, g_in, norm_out, _, p_out, g_out = values
-    x /= scale
-    for weight in (norm_in, bias_in, norm_out, p_out):
-        weight *= scale
-    for weight in (g_in, g_out):  # so that the gates stay
-        weight /= scale
+    values = scaled(inputs(1, 4, 16, 4, torch.float32, "cpu"), scale)
     expected = triangle(*doubles(values), eps=1e-30)
     assert error(triangle_multiply(*values, eps=1e-30), expected) < TOLERANCE[torch.float32]
 

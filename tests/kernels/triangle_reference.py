@@ -63,3 +63,14 @@ def error(result: Any, expected: Any) -> float:
     """``|result - expected| / |expected|``; infinite for NaN."""
     ratio = float((result.double() - expected).norm() / expected.norm())
     return ratio if ratio == ratio else float("inf")
+
+
+def scaled(values: list[Any], scale: float) -> list[Any]:
+    """``inputs`` some larger and some smaller by scale, in place; the gates stay. For small eps."""
+    x, norm_in, bias_in, _, g_in, norm_out, _, p_out, g_out = values
+    x /= scale
+    for weight in (norm_in, bias_in, norm_out, p_out):
+        weight *= scale
+    for weight in (g_in, g_out):
+        weight /= scale
+    return values

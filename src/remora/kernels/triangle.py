@@ -316,14 +316,11 @@ class _Update:
         return self.y if self.units is None else self.units.after(first)
 
     def _normalise(self, strides: Any, row: int, weighted: bool = True) -> None:
-        width = min(128, triton.next_power_of_2(self.c))
-        pieces = -(-self.c // width)
-        pairs = max(1, 8192 // (width * triton.next_power_of_2(pieces)))
+        cut = cut_of_norm(self.c)
         self.launches.add(
-            normalise, self.b * self.n * -(-self.n // pairs),
+            normalise, self.b * self.n * -(-self.n // cut["PAIRS"]),
             Whole(_X), self.weights[0], self.weights[1], self.y, self.y, self.n, row, self.c,
-            *strides, self.eps, PAIRS=pairs, PIECE=width, PIECES=pieces,
-            FULL=pieces * width == self.c, WEIGHTED=weighted, KEPT=False,
+            *strides, self.eps, **cut, WEIGHTED=weighted, KEPT=False,
         )  # fmt: skip
 
     def _for_hopper(self, dtype: Any, strides: Any) -> None:
@@ -448,6 +445,14 @@ def _reads_itself(x: Any, h: int) -> bool:
 
 def fits_hopper(c: int, h: int) -> bool:
     return h == _HIDDEN and c % DEPTH == 0 and c <= _MOST_CHANNELS
+
+
+def cut_of_norm(c: int) -> dict[str, Any]:
+    """What ``normalise`` is cut into, for c channels."""
+    width = min(128, triton.next_power_of_2(c))
+    pieces = -(-c // width)
+    pairs = max(1, 8192 // (width * triton.next_power_of_2(pieces)))
+    return {"PAIRS": pairs, "PIECE": width, "PIECES": pieces, "FULL": pieces * width == c}
 
 
 def held_in_shared(step: str, pieces: int, h_pieces: int) -> dict[str, Any]:

@@ -89,9 +89,6 @@ class _Steps:
         w_in, b_in, p_in, g_in, w_out, b_out, p_out, g_out = (Whole(_X + 1 + i) for i in range(8))
         units = self.kept.units or x
 
-        width = min(128, triton.next_power_of_2(c))
-        pieces = -(-c // width)
-        pairs = max(1, 8192 // (width * triton.next_power_of_2(pieces)))
         memory = Memory(_SCRATCH)
         stats_y, stats_z = (memory.room(2 * m, torch.float32) for _ in range(2))
         sums_in, sums_out = (memory.room(self.programs * 2 * k, torch.float32) for k in (c, h))
@@ -109,10 +106,10 @@ class _Steps:
         )  # fmt: skip
         starts = 0, 2 * h * c, 4 * h * c, count
         by_p_in, by_g_in, by_g_out, by_p_out = (self.weights.after(k) for k in starts)
+        cut = triangle.cut_of_norm(c)
         add(
-            normalise, b * n * -(-n // pairs), x, w_in, b_in, y, stats_y, n, n, c, *strides, eps,
-            PAIRS=pairs, PIECE=width, PIECES=pieces, FULL=pieces * width == c, WEIGHTED=True,
-            KEPT=True,
+            normalise, b * n * -(-n // cut["PAIRS"]),
+            x, w_in, b_in, y, stats_y, n, n, c, *strides, eps, **cut, WEIGHTED=True, KEPT=True,
         )  # fmt: skip
         h_power = triton.next_power_of_2(h)
         pairs = min(64, max(1, 8192 // h_power))
