@@ -83,9 +83,11 @@ def test_gradients_twice_the_same(dim: int) -> None:
     assert all(torch.equal(x, y) for x, y in zip(first, second, strict=True))
 
 
-def test_more_heads_than_a_side_of_a_grid() -> None:
+@pytest.mark.parametrize("dim", [64, 192])
+@pytest.mark.parametrize(("batch", "heads"), [(4100, 16), (65_537, 1)])
+def test_more_heads_than_a_side_of_a_grid(batch: int, heads: int, dim: int) -> None:
     """Of all of the batch: 65535 programs are the most along a grid's second and third side."""
-    cases.gradients_are_right(*(normal(4100, 16, 8, 64) for _ in range(3)), 2e-3)
+    cases.gradients_are_right(*(normal(batch, heads, 8, dim) for _ in range(3)), 2e-3)
 
 
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")

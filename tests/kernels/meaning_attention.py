@@ -52,6 +52,23 @@ def test_hopper_s_kernels(monkeypatch: pytest.MonkeyPatch, dim: int, band: str) 
     cases.gradients_are_right(q, k, v, 2e-3, **options)
 
 
+@pytest.mark.parametrize(("dim", "hopper"), [(64, False), (64, True), (192, True)])
+def test_more_heads_than_a_side_of_a_grid(
+    monkeypatch: pytest.MonkeyPatch, dim: int, hopper: bool
+) -> None:
+    """In parts, of two of the batch and then the last one."""
+    monkeypatch.setattr(module, "_on_hopper", lambda _: hopper)
+    monkeypatch.setattr(module, "multiprocessors", lambda _: 2)
+    monkeypatch.setattr(module, "_SIDE", 5)
+    q, k, v = normal(3, 2, 20, dim), normal(3, 1, 30, dim), normal(3, 1, 30, dim)
+    assert cases.error(attention(q, k, v), cases.expected(q, k, v)[0]) < 1e-3
+    cases.gradients_are_right(q, k, v, 2e-3, causal=True)
+    cases.packed_is_right([9, 20, 4], [5, 3, 30], 2, 1, dim, "cpu", 2e-3)
+    monkeypatch.setattr(module, "_SIDE", 1)
+    with pytest.raises(KernelArgumentError, match="q has 2 heads"):
+        attention(q.requires_grad_(), k, v).sum().backward()
+
+
 def test_strides_and_dtype() -> None:
     q, k, v = (normal(2, 40, 2, 96, dtype=torch.bfloat16).transpose(1, 2) for _ in range(3))
     result = attention(q, k, v, causal=True)

@@ -96,6 +96,17 @@ def test_the_kernel(
         assert constants["GROUP"] == 4 // given[1].shape[1]
 
 
+@pytest.mark.parametrize("target", ["hip:gfx942", "cuda:100"])
+def test_more_heads_than_a_side_of_a_grid(target: str, monkeypatch: Any) -> None:
+    seen: list[Any] = []
+    for name in ("attention_cdna", "attention_blackwell"):
+        monkeypatch.setattr(attention_elsewhere, name, Kernel(name, seen))
+    q, k, v = (torch.empty(40_000, h, 8, 64, dtype=torch.float16, device="meta") for h in (4, 2, 2))
+    with standing_in(gpu_target(target)):
+        attention(q, k, v)
+    assert [grid for _, grid, _, _ in seen] == [(1, 65_532), (1, 65_532), (1, 28_936)]
+
+
 @pytest.mark.parametrize(("dim", "target", "given"), [
     (128, "hip:gfx942", {}), (64, "hip:gfx950", {}), (64, "hip:gfx942", {}),
     (64, "hip:gfx942", {"queries": 300, "keys": 333, "key_heads": 2}),

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
+import operator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -42,6 +43,9 @@ HEAD_DIMS = {
 # What the keys and values of heads that are worked on together may take of the second-level
 # cache, in bytes: an H200 has 50 MiB.
 _CACHED = 24 << 20
+
+# Programs along a grid's second or third side, at most.
+_SIDE = 65_535
 
 
 @dataclass(frozen=True)
@@ -177,7 +181,8 @@ def attention_packed(
         q: (queries of all, heads, dimension). k, v: (keys of all, key heads, dimension).
         begins_q, begins_k: int32, one more than there are sequences, on q's device: where
             each begins, and the last one ends. Not looked at on the host.
-        longest_q, longest_k: the longest sequence's number of queries and keys.
+        longest_q, longest_k: the longest sequence's number of queries and keys, or more. What
+            a sequence has past them is not worked out, and its memory not written.
         others: as of ``attention``.
 
     Returns:
@@ -279,14 +284,45 @@ class Problem:
             arguments, constants, grid = self.specialized(o, sums, config)
             kernel = forward_of(self.dim) if config.narrow else attention_forward
             kernel[grid](*arguments, **constants)
-        elif not self._launched_elsewhere(o, sums):
-            block_m, block_n = _plain_blocks(self.q, self.dim)
-            attention_plain[(triton.cdiv(self.longest_q, block_m), self.heads, self.batch)](
-                self.q, self.k, self.v, o, sums, *self.begins, self.scale * math.log2(math.e),
-                *_strides(self.q, self.k, self.v, o), *self.extents, **self.constants,
-                DIM=self.dim, BLOCK_M=block_m, BLOCK_N=block_n
-            )  # fmt: skip
+        else:
+            for part, of in self._parts():
+                part._forward_elsewhere(of(o), of(sums))
         return o, sums
+
+    def _parts(self) -> Iterator[tuple[Problem, Callable[[Any], Any]]]:
+        """Problems whose heads of all of the batch fit one side of a grid.
+
+        With each, what gives its part of the tensors that belong to q, k and v.
+        """
+        if self.heads > _SIDE:
+            raise KernelArgumentError(
+                f"q has {self.heads} heads", where=_WHERE, hint=f"{_SIDE} at most on this device"
+            )
+        count = _SIDE // self.heads
+        if self.batch <= count:
+            yield self, lambda x: x
+            return
+        q, k, v = self.q, self.k, self.v
+        for first in range(0, self.batch, count):
+            if self.packed is not None:
+                *begins, longest_q, longest_k = self.packed
+                begins_q, begins_k = (x[first : first + count + 1] for x in begins)
+                packed = (begins_q, begins_k, longest_q, longest_k)
+                yield Problem(q, k, v, self.band, self.scale, packed), lambda x: x
+            else:
+                of = operator.itemgetter(slice(first, first + count))
+                yield Problem(of(q), of(k), of(v), self.band, self.scale), of
+
+    def _forward_elsewhere(self, o: Any, sums: Any) -> None:
+        """``forward`` on anything but Hopper."""
+        if self._launched_elsewhere(o, sums):
+            return
+        block_m, block_n = _plain_blocks(self.q, self.dim)
+        attention_plain[(triton.cdiv(self.longest_q, block_m), self.heads, self.batch)](
+            self.q, self.k, self.v, o, sums, *self.begins, self.scale * math.log2(math.e),
+            *_strides(self.q, self.k, self.v, o), *self.extents, **self.constants,
+            DIM=self.dim, BLOCK_M=block_m, BLOCK_N=block_n
+        )  # fmt: skip
 
     def _launched_elsewhere(self, o: Any, sums: Any) -> bool:
         """Whether a kernel of CDNA's or Blackwell's takes it; then it is launched."""
@@ -389,9 +425,22 @@ class Problem:
             for x, y in zip((dq, dk, dv), wide, strict=True):
                 x.copy_(y)
             return dq, dk, dv
-        if _on_hopper(self.q):
-            self._backward_on_hopper(o, sums, do, dq, dk, dv)
-            return dq, dk, dv
+        on_hopper, into = _on_hopper(self.q), dq
+        if on_hopper and self.dim <= 128:  # its programs add up their gradients of queries
+            into = torch.zeros(self.q.shape, dtype=torch.float32, device=o.device)
+        for part, of in self._parts():
+            launch = part._backward_on_hopper if on_hopper else part._backward_elsewhere
+            launch(*map(of, (o, sums, do, into, dk, dv)))
+        if into is not dq:
+            torch.mul(into, self.scale, out=dq)
+        return dq, dk, dv
+
+    def _backward_elsewhere(
+        self, o: Any, sums: Any, do: Any, dq: Any, dk: Any, dv: Any
+    ) -> None:  # fmt: skip
+        """``backward`` on anything but Hopper, into dq, dk, dv."""
+        import torch
+
         q, k, v = self.q, self.k, self.v
         deltas = torch.empty_like(sums)
         attention_deltas[(triton.cdiv(self.longest_q, 128), self.heads, self.batch)](
@@ -415,12 +464,14 @@ class Problem:
             *_strides(q, k, v, do, dq), *self.extents, **shared, BLOCK_M=64, BLOCK_N=small,
             num_stages=2,
         )  # fmt: skip
-        return dq, dk, dv
 
     def _backward_on_hopper(
         self, o: Any, sums: Any, do: Any, dq: Any, dk: Any, dv: Any
     ) -> None:  # fmt: skip
-        """``backward`` by Hopper's kernels, into dq, dk, dv."""
+        """``backward`` by Hopper's kernels, into dq, dk, dv.
+
+        dq: for dimensions up to 128 zeros, of fp32, that get the gradient over the scale.
+        """
         import torch
 
         packed = self.packed is not None
@@ -455,21 +506,19 @@ class Problem:
             ](*q, *k, *v, *do, *dq, *rest, **shared)
             return
         dim, block_m = triton.next_power_of_2(self.dim), _BACKWARD_BLOCK_M[self.dim]
-        sum_dq = torch.zeros(self.q.shape, dtype=torch.float32, device=o.device)
         descriptors = [
             self.described(x, rows, dim)
             for x, rows in (
                 (self.q, block_m), (self.k, 64), (self.v, 64), (do, block_m), (dk, 64), (dv, 64)
             )
         ]  # fmt: skip
-        descriptors.insert(4, _descriptor(sum_dq, 64, dim * block_m // 128, packed=packed))
+        descriptors.insert(4, _descriptor(dq, 64, dim * block_m // 128, packed=packed))
         kernel = attention_backward if dim == self.dim else backward_of(self.dim)
         kernel[(triton.cdiv(self.longest_k, 128), kv_heads, self.batch)](
             *descriptors, *rest, **self.constants, DIM=dim, REST=self.dim % 64,
             BLOCK_M=block_m, STAGES=2, REGISTERS=240,
             TAIL=packed or self.longest_k % 128 != 0, num_warps=4,
         )  # fmt: skip
-        torch.mul(sum_dq, self.scale, out=dq)
 
 
 def like(x: Any) -> Any:

@@ -14,7 +14,8 @@ import triton
 import triton.language as tl
 
 import remora.tlx as tlx
-from remora.kernels.attention_specialized import _END, _EXTENTS, _copy, _extents
+from remora.kernels.attention_plain import EXTENTS, LOG2E
+from remora.kernels.attention_specialized import _END, _copy, _extents
 from remora.kernels.warp_group import release
 
 #: Keys of a consumer: rows of a wgmma.
@@ -65,9 +66,7 @@ def negatives_of(
             do + at_do + far * stride_dn + columns[None, :] * stride_dd, mask=there, other=0.0
         )
         logarithms = tl.load(sums + at_sums + rows, mask=rows < length, other=float("-inf"))
-        lows_ = tl.where(
-            logarithms == float("-inf"), float("-inf"), -logarithms * 1.4426950408889634
-        )
+        lows_ = tl.where(logarithms == float("-inf"), float("-inf"), -logarithms * LOG2E)
         at = first_row(batch, head, HEADS, begin, PADDED_Q, PACKED) + rows
         tl.store(lows + at, lows_)
         tl.store(deltas + at, -tl.sum(results.to(tl.float32) * gradients.to(tl.float32), 1))
@@ -83,7 +82,7 @@ def first_row(batch, head, HEADS, begin, PADDED_Q, PACKED: tl.constexpr):
     return at
 
 
-@triton.jit(do_not_specialize=[*_EXTENTS[1:], "PADDED_Q"])
+@triton.jit(do_not_specialize=[*EXTENTS, "PADDED_Q"])
 def attention_backward(
     q_desc, k_desc, v_desc, do_desc, dq_desc, dk_desc, dv_desc, lows, deltas,
     begins_q, begins_k, scale, HEADS, LENGTH_Q, LENGTH_K, TOTAL_Q, left, right, PADDED_Q,
@@ -288,7 +287,7 @@ def _gather(
     """
     dtype: tl.constexpr = tlx.dtype_of(dk_desc)
     THEM: tl.constexpr = 1 - ME
-    factor = scale * 1.4426950408889634
+    factor = scale * LOG2E
     dk = tl.zeros((KEYS, DIM), tl.float32)
     dv = tl.zeros((KEYS, DIM), tl.float32)
     steps = blocks * GROUP

@@ -15,8 +15,8 @@ import triton.language as tl
 
 import remora.tlx as tlx
 from remora.kernels.attention_backward import KEYS, _hidden, _put, first_row, place_of, queries_of
+from remora.kernels.attention_plain import EXTENTS, LOG2E
 from remora.kernels.attention_specialized import (
-    _EXTENTS,
     ROWS,
     _blocks,
     _copy,
@@ -36,7 +36,7 @@ _WEIGHTS, _CHANGES, _READ = tl.constexpr(8), tl.constexpr(9), tl.constexpr(10)
 
 
 @attach(tlx.products_in_flight, tlx.short_descriptors)
-@triton.jit(do_not_specialize=[*_EXTENTS[1:], "PADDED_Q"])
+@triton.jit(do_not_specialize=[*EXTENTS, "PADDED_Q"])
 def attention_backward_keys_wide(
     q0_desc, q1_desc, k0_desc, k1_desc, v0_desc, v1_desc, do0_desc, do1_desc,
     dk0_desc, dk1_desc, dv0_desc, dv1_desc, lows, deltas,
@@ -146,7 +146,7 @@ def _gather(
     q, k, v, do = q0, k0, v0, do0
     if ME == 1:
         q, k, v, do = q1, k1, v1, do1
-    factor = scale * 1.4426950408889634
+    factor = scale * LOG2E
     dk = tl.zeros((KEYS, WIDTH), tl.float32)
     dv = tl.zeros((KEYS, WIDTH), tl.float32)
     steps = blocks * GROUP
@@ -204,7 +204,7 @@ def _gather(
 
 
 @attach(tlx.products_in_flight, tlx.short_descriptors)
-@triton.jit(do_not_specialize=[*_EXTENTS[1:], "PADDED_Q"])
+@triton.jit(do_not_specialize=[*EXTENTS, "PADDED_Q"])
 def attention_backward_queries_wide(
     q0_desc, q1_desc, k0_desc, k1_desc, v0_desc, v1_desc, do0_desc, do1_desc,
     dq0_desc, dq1_desc, lows, deltas,
@@ -291,7 +291,7 @@ def _gather_queries(
 ):  # fmt: skip
     """The gradients of 64 queries: of a consumer."""
     dtype: tl.constexpr = tlx.dtype_of(dq0_desc)
-    factor = scale * 1.4426950408889634
+    factor = scale * LOG2E
     if steps > 0:
         dq0 = tl.zeros((ROWS, DIM0), tl.float32)
         dq1 = tl.zeros((ROWS, DIM1), tl.float32)

@@ -12,6 +12,7 @@ import triton
 import triton.language as tl
 
 import remora.tlx as tlx
+from remora.kernels.attention_plain import LN2
 
 #: Rows of a half: the lanes of tensor memory.
 ROWS = tl.constexpr(128)
@@ -232,7 +233,7 @@ def _give(factors, factored, taken, factor, half, number):
 def _hand_over(factors, factored, taken, highest, total, sums, half, row, LENGTH_Q, steps):
     """The last factor makes an average of the sum."""
     rows = row + half * ROWS + tl.arange(0, ROWS)
-    logarithms = (highest + tl.math.log2(total)) * 0.6931471805599453
+    logarithms = (highest + tl.math.log2(total)) * LN2
     tl.store(sums + rows, logarithms, mask=rows < LENGTH_Q)
     _give(factors, factored, taken, 1 / total, half, steps)
 

@@ -11,6 +11,7 @@ import triton
 import triton.language as tl
 
 import remora.tlx as tlx
+from remora.kernels.attention_plain import LN2
 from remora.pipeline import attach
 
 
@@ -146,7 +147,7 @@ def attention_cdna(
     o_at = _head(o, batch, head, stride_ob, stride_oh)
     o_at = o_at + rows[:, None] * stride_on + dims[None, :] * stride_od
     tl.store(o_at, (acc / total[:, None]).to(tlx.dtype_of(o)), mask=there)
-    logarithms = tl.where(none, float("-inf"), (highest + tl.log2(total)) * 0.6931471805599453)
+    logarithms = tl.where(none, float("-inf"), (highest + tl.log2(total)) * LN2)
     at = sums + tl.program_id(1).to(tl.int64) * LENGTH_Q + rows
     tl.store(at, logarithms, mask=rows < LENGTH_Q)
 

@@ -18,7 +18,8 @@ import triton
 import remora.tlx as tlx
 from remora.errors import PipelineError
 from remora.kernels.attention_backward import attention_backward
-from remora.kernels.attention_specialized import _EXTENTS, attention_forward
+from remora.kernels.attention_plain import EXTENTS
+from remora.kernels.attention_specialized import attention_forward
 from remora.pipeline import Pipeline, attach
 
 #: Of 128 columns; the last group is there where the first operand is in registers.
@@ -62,7 +63,7 @@ def _edit(columns: int, every: bool) -> Callable[[str, Callable[[str], str]], st
 @cache
 def forward_of(dim: int) -> Any:
     """``attention_forward`` for head dimension 80 or 96, with values of 128 columns."""
-    kernel = triton.jit(do_not_specialize=_EXTENTS)(attention_forward.fn)
+    kernel = triton.jit(do_not_specialize=["BATCH", *EXTENTS])(attention_forward.fn)
     pipeline = Pipeline(f"products of {dim} columns").override("ptx", _edit(dim, False))
     return attach(pipeline, tlx.products_in_flight)(kernel)
 
@@ -70,6 +71,6 @@ def forward_of(dim: int) -> Any:
 @cache
 def backward_of(dim: int) -> Any:
     """``attention_backward`` for head dimension 80 or 96, with buffers of 128 columns."""
-    kernel = triton.jit(do_not_specialize=[*_EXTENTS[1:], "PADDED_Q"])(attention_backward.fn)
+    kernel = triton.jit(do_not_specialize=[*EXTENTS, "PADDED_Q"])(attention_backward.fn)
     pipeline = Pipeline(f"products of {dim} columns").override("ptx", _edit(dim, True))
     return attach(pipeline, tlx.products_in_flight)(kernel)

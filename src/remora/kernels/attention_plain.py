@@ -11,8 +11,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-_LOG2E = tl.constexpr(1.4426950408889634)
-_LN2 = tl.constexpr(0.6931471805599453)
+LOG2E = tl.constexpr(1.4426950408889634)
+LN2 = tl.constexpr(0.6931471805599453)
 
 
 @triton.jit
@@ -76,11 +76,11 @@ def _keys_of(
     return begin, end
 
 
-#: Not worth a kernel each: nothing depends on what divides them.
-_EXTENTS = ["HEADS", "LENGTH_Q", "LENGTH_K", "TOTAL_Q", "left", "right"]
+# Not worth a kernel each: nothing depends on what divides them.
+EXTENTS = ["HEADS", "LENGTH_Q", "LENGTH_K", "TOTAL_Q", "left", "right"]
 
 
-@triton.jit(do_not_specialize=_EXTENTS)
+@triton.jit(do_not_specialize=EXTENTS)
 def attention_plain(
     q, k, v, o, sums, begins_q, begins_k, scale,
     stride_qb, stride_qh, stride_qn, stride_qd, stride_kb, stride_kh, stride_kn, stride_kd,
@@ -141,7 +141,7 @@ def attention_plain(
         total = tl.where(none, 1.0, total)
         at, there = _rows(os, row, length_q, stride_on, stride_od, BLOCK_M, DIM)
         tl.store(at, (acc / total[:, None]).to(o.dtype.element_ty), mask=there)
-        logarithms = tl.where(none, float("-inf"), (highest + tl.math.log2(total)) * _LN2)
+        logarithms = tl.where(none, float("-inf"), (highest + tl.math.log2(total)) * LN2)
         at_sums = (batch * HEADS + head).to(tl.int64) * LENGTH_Q
         if PACKED:
             at_sums = head.to(tl.int64) * TOTAL_Q + begin_q
@@ -176,13 +176,13 @@ def _gradients(
     queries, keys, values, gradients, logarithms, delta, seen, scale
 ):  # fmt: skip
     """The weights, and the gradients of the scores before they are scaled; (queries, keys)."""
-    scores = tl.dot(queries, tl.trans(keys)) * (scale * _LOG2E)
-    weights = tl.where(seen, tl.math.exp2(scores - logarithms[:, None] * _LOG2E), 0.0)
+    scores = tl.dot(queries, tl.trans(keys)) * (scale * LOG2E)
+    weights = tl.where(seen, tl.math.exp2(scores - logarithms[:, None] * LOG2E), 0.0)
     changes = tl.dot(gradients, tl.trans(values))
     return weights, weights * (changes - delta[:, None])
 
 
-@triton.jit(do_not_specialize=_EXTENTS)
+@triton.jit(do_not_specialize=EXTENTS)
 def attention_backward_keys(
     q, k, v, do, dk, dv, sums, deltas, begins_q, begins_k, scale,
     stride_qb, stride_qh, stride_qn, stride_qd, stride_kb, stride_kh, stride_kn, stride_kd,
@@ -252,7 +252,7 @@ def attention_backward_keys(
         tl.store(at, dvs.to(dv.dtype.element_ty), mask=there)
 
 
-@triton.jit(do_not_specialize=_EXTENTS)
+@triton.jit(do_not_specialize=EXTENTS)
 def attention_backward_queries(
     q, k, v, do, dq, sums, deltas, begins_q, begins_k, scale,
     stride_qb, stride_qh, stride_qn, stride_qd, stride_kb, stride_kh, stride_kn, stride_kd,

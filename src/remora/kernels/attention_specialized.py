@@ -12,6 +12,7 @@ import triton
 import triton.language as tl
 
 import remora.tlx as tlx
+from remora.kernels.attention_plain import EXTENTS, LN2
 from remora.kernels.warp_group import any_in_warp, release, rounded, wait
 from remora.pipeline import attach
 
@@ -25,15 +26,10 @@ _TURN = tl.constexpr(8)
 # Where rows of packed sequences end, in a descriptor: see ``attention._descriptor``.
 _END = tl.constexpr(1 << 30)
 
-# Not worth a kernel each: nothing depends on what divides them.
-_EXTENTS = ["BATCH", "HEADS", "LENGTH_Q", "LENGTH_K", "TOTAL_Q", "left", "right"]
-
-_LN2 = tl.constexpr(0.6931471805599453)
-
 
 # Its schedule is measured as it is written.
 @attach(tlx.products_in_flight)
-@triton.jit(do_not_specialize=_EXTENTS)
+@triton.jit(do_not_specialize=["BATCH", *EXTENTS])
 def attention_forward(
     q0_desc, q1_desc, k0_desc, k1_desc, v0_desc, v1_desc, o0_desc, o1_desc, sums, tickets,
     begins_q, begins_k, scale, BATCH, HEADS, LENGTH_Q, LENGTH_K, TOTAL_Q, left, right,
@@ -685,7 +681,7 @@ def _finish(
     at = (batch * HEADS + head).to(tl.int64) * LENGTH_Q
     if PACKED:
         at = head.to(tl.int64) * TOTAL_Q + end_q - length_q
-    tl.store(sums + at + rows, (highest + tl.math.log2(total)) * _LN2, mask=rows < length_q)
+    tl.store(sums + at + rows, (highest + tl.math.log2(total)) * LN2, mask=rows < length_q)
     acc0 = acc0 * inverse[:, None]
     if O_PARTS == 1:
         _store(acc0, o0, o0_desc, batch, head, row, 0, length_q, end_q, PACKED)

@@ -28,7 +28,9 @@ def release(call: Call, bar: Any, remote_cta_rank: Any = None) -> None:
 
     For buffers that only products of the warp group read, after ``tlx.async_dot_wait``: a
     product is one of the whole group, so that where it is done for one thread it is for all.
-    (CUTLASS releases its pipelines so.) ``tlx.barrier_arrive`` makes all warps meet first.
+    (CUTLASS releases its pipelines so.) ``tlx.barrier_arrive`` makes all warps meet first. A buffer
+    that each warp loads from by itself may be among them where something makes the warps meet
+    between those loads and this: a named barrier, or the wait for a product begun after them.
     """
     operands = [barrier(call, "bar", bar)]
     attributes: dict[str, Any] = {}
