@@ -29,15 +29,11 @@ def record() -> dict[str, Any]:
 
         found |= {"gpu": gpu, "cuda": torch.version.cuda}
         with suppress(RuntimeError, ImportError):
-            found["ptxas"] = _ptxas(torch.cuda.get_device_capability())
+            from remora.host.targets import ptxas_release
+
+            major, minor = torch.cuda.get_device_capability()
+            found["ptxas"] = "{}.{}".format(*ptxas_release(10 * major + minor))
     return {"machine": found, "command": [_anywhere(word) for word in sys.argv]}
-
-
-def _ptxas(capability: tuple[int, int]) -> str:
-    """The version that Triton compiles with: its wheel's, if no other is named."""
-    from triton.backends.nvidia.compiler import get_ptxas
-
-    return get_ptxas(10 * capability[0] + capability[1]).version
 
 
 def answer(python: str, *command: str) -> Any:

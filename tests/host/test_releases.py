@@ -12,7 +12,7 @@ from triton import knobs
 
 from remora import host
 from remora.errors import UnsupportedTriton
-from remora.host import bridge, releases
+from remora.host import bridge, releases, targets
 
 
 @pytest.fixture(autouse=True)
@@ -21,6 +21,13 @@ def forget():
     host.features.cache_clear()
     yield
     host.features.cache_clear()
+
+
+def test_the_ptxas_that_compiles():
+    from triton.backends.nvidia.compiler import get_ptxas_version
+
+    major, minor = targets.ptxas_release(90)
+    assert f"release {major}.{minor}," in get_ptxas_version(90)
 
 
 def test_features_of_this_release():

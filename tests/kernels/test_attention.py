@@ -19,7 +19,7 @@ from triton import knobs
 import remora
 from remora.errors import KernelArgumentError, PipelineError
 from remora.kernels import attention_backward_wide
-from remora.kernels.attention import _BACKWARD_BLOCK_M, _CONFIGS, _UNEVEN, HEAD_DIMS, Config
+from remora.kernels.attention import _BACKWARD_BLOCK_M, _CONFIGS, HEAD_DIMS, Config, config_of
 from remora.kernels.attention_backward import attention_backward
 from remora.kernels.attention_narrow import backward_of, narrowed
 from remora.kernels.attention_plain import attention_plain
@@ -77,7 +77,7 @@ def forward(
     tail: bool = False, narrow: bool = False,
 ) -> Any:  # fmt: skip
     """As ``attention`` launches it; where values are padded, before its PTX is edited."""
-    config = (_UNEVEN if packed or left or right else _CONFIGS)[dim]
+    config = config_of(dim, not (packed or left or right))
     first, second = HEAD_DIMS[dim]
     out, out1 = (128, 0) if narrow else (first, second)
     kinds: dict[str, Any] = {}
@@ -110,7 +110,7 @@ def forward(
     [(64, False), (64, True), (96, False), (128, True), (192, True), (256, False)],
 )
 def test_forward(dim: int, causal: bool) -> None:
-    config, compiled = (_UNEVEN if causal else _CONFIGS)[dim], forward(dim, right=causal)
+    config, compiled = config_of(dim, not causal), forward(dim, right=causal)
     assert not conversions_in_loops(compiled.asm["ttgir"])
     assert compiled.metadata.shared <= 227 << 10
     ptx = compiled.asm["ptx"]
@@ -150,6 +150,16 @@ def _weights_before_the_wait(code: str) -> int:
         if before.count("MUFU.EX2") > 20 and "gsb0, 0x0" in first:
             found += 1
     return found
+
+
+@pytest.mark.parametrize(("release", "pairs"), [((12, 9), False), ((13, 4), True)])
+def test_pairs_where_the_ptxas_is_good_at_them(
+    release: tuple[int, int], pairs: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.modules["remora.kernels.attention"], "ptxas_release", lambda _: release)
+    assert config_of(64, even=False).pairs == pairs
+    assert config_of(64, even=True).pairs
+    assert config_of(96, even=False).pairs
 
 
 def test_products_of_96_columns() -> None:

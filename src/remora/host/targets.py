@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from typing import TYPE_CHECKING, Any
 
@@ -39,6 +40,18 @@ _SHARED_MEMORY: dict[tuple[str, str], int] = {
 def shared_memory(target: Any) -> int | None:
     """Bytes of shared memory that a program can have on a ``GPUTarget``; None if unknown."""
     return _SHARED_MEMORY.get((target.backend, str(target.arch)))
+
+
+@functools.cache
+def ptxas_release(arch: int) -> tuple[int, int]:
+    """Of the ptxas that Triton compiles with for an NVIDIA architecture (90 for sm_90).
+
+    Its wheel's, if TRITON_PTXAS_PATH or TRITON_PTXAS_BLACKWELL_PATH name no other.
+    """
+    from triton.backends.nvidia.compiler import get_ptxas
+
+    major, minor = map(int, get_ptxas(arch).version.split("."))
+    return major, minor
 
 
 def gpu_target(text: str) -> GPUTarget:

@@ -13,6 +13,7 @@ import triton
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from remora.errors import KernelArgumentError
+from remora.host.targets import ptxas_release
 from remora.kernels.attention_backward import attention_backward, negatives_of
 from remora.kernels.attention_backward_wide import (
     attention_backward_keys_wide,
@@ -100,12 +101,23 @@ _CONFIGS = {
     256: Config(64, q_stages=1, o_parts=2, registers=240, release=False, integers=False, sums=True),
 }
 
-# Where tiles differ in their steps: with masks both were slower for 64.
-_UNEVEN = _CONFIGS | {64: replace(_CONFIGS[64], integers=False, pairs=False)}
+# Where tiles differ in their steps.
+_UNEVEN = _CONFIGS | {64: replace(_CONFIGS[64], integers=False)}
+
+# The first ptxas with whose code pairs pay at 64 where tiles differ; with 13.0's they lost 7 %.
+_PAIRS_PAY = (13, 4)
 
 
 # Queries of a step of Hopper's backward kernel, for dimensions up to 128.
 _BACKWARD_BLOCK_M = {64: 128, 80: 64, 96: 64, 128: 64}
+
+
+def config_of(dim: int, even: bool) -> Config:
+    """For a head dimension, on Hopper. even: whether all tiles of queries see as many keys."""
+    config = (_CONFIGS if even else _UNEVEN)[dim]
+    if dim == 64 and not even and ptxas_release(90) < _PAIRS_PAY:
+        return replace(config, pairs=False)
+    return config
 
 
 @dataclass(frozen=True)
@@ -280,7 +292,7 @@ class Problem:
             wide, sums = self._in_fp32().forward()
             o.copy_(wide)
         elif _on_hopper(self.q):
-            config = config or (_CONFIGS if self._even else _UNEVEN)[self.dim]
+            config = config or config_of(self.dim, self._even)
             arguments, constants, grid = self.specialized(o, sums, config)
             kernel = forward_of(self.dim) if config.narrow else attention_forward
             kernel[grid](*arguments, **constants)
