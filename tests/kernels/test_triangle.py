@@ -250,7 +250,8 @@ def test_gradients_elsewhere(target: str, dtype: str) -> None:
     compiled = build(
         triangle_gradients.gate_gradients, target, options={"num_warps": 8, "num_stages": 2},
         **dict.fromkeys(pointers, f"*{dtype}"), mask="*u8", N="i32:16", COUNT="i32:16", C="i32:16",
-        H="i32:16", M="i32:16", stride_db="i32:16", stride_di="i32:16", stride_dk="i32:16",
+        H="i32:16", stride_zk="i32:16", stride_zc=1, stride_db="i32:16", stride_di="i32:16",
+        stride_dk="i32:16",
         stride_dc=1, stride_mb="i32", stride_mi="i32", stride_mk=1, stride_p="i32:16",
         stride_g="i32:16", first_p="i32:16", first_g="i32:16", PAIRS=128, CHANNELS=64,
         PIECE=64 if dtype == "bf16" else 32, OUTPUT=True, MASKED=False, WIDE=False,

@@ -33,15 +33,15 @@ def _scaled(x, unit, channels, H, SCALED: tl.constexpr):
 
 @triton.jit
 def normalise_hidden(
-    products, unit, weight, bias, z, stats, N, H, stride_b, stride_i, stride_k, stride_c, M, eps,
+    products, unit, weight, bias, z, stats, N, H, stride_b, stride_i, stride_k, stride_c,
+    stride_zk, stride_zc, M, eps,
     PAIRS: tl.constexpr, H_POWER: tl.constexpr, SCALED: tl.constexpr,
 ):  # fmt: skip
-    """The layer norm of products, (H, B, N, N) of any strides, into z, (H, M): M is B * N * N.
+    """The layer norm of products, (H, B, N, N) of any strides.
 
-    stats: (2, M), fp32: each pair's mean and 1 / deviation.
-
-    unit: with SCALED what the channels are multiplied by before, in two factors of H. H_POWER: a
-    power of two, at least H. Grid: B * N * cdiv(N, PAIRS) programs.
+    It goes into z, (M, H) of any strides: M is B * N * N. stats: (2, M), fp32: each pair's mean and
+    1 / deviation. unit: with SCALED what the channels are multiplied by before, in two factors of
+    H. H_POWER: a power of two, at least H. Grid: B * N * cdiv(N, PAIRS) programs.
     """
     b, i, pairs, there = _pairs_of(tl.program_id(0), N, PAIRS)
     channels = tl.arange(0, H_POWER)
@@ -58,7 +58,8 @@ def normalise_hidden(
     tl.store(at + M, scale, there)
     w = tl.load(weight + channels, channels < H, 0.0).to(tl.float32)
     v = tl.load(bias + channels, channels < H, 0.0).to(tl.float32)
-    at = z + (b * N + i) * N + pairs[:, None] + channels.to(tl.int64)[None, :] * M
+    at = z + ((b * N + i) * N + pairs[:, None]) * stride_zk
+    at += channels.to(tl.int64)[None, :] * stride_zc
     tl.store(at, rounded(x * w[None, :] + v[None, :], z.dtype.element_ty), some)
 
 
@@ -74,7 +75,7 @@ def _add(acc, x, weights, channels, columns, COUNT, K, WIDE: tl.constexpr):
 
 @triton.jit
 def gate_gradients(
-    y, z, p, g, d, mask, of_p, of_g, N, COUNT, C, H, M,
+    y, z, p, g, d, mask, of_p, of_g, N, COUNT, C, H, stride_zk, stride_zc,
     stride_db, stride_di, stride_dk, stride_dc, stride_mb, stride_mi, stride_mk,
     stride_p, stride_g, first_p, first_g,
     PAIRS: tl.constexpr, CHANNELS: tl.constexpr, PIECE: tl.constexpr, OUTPUT: tl.constexpr,
@@ -82,9 +83,9 @@ def gate_gradients(
 ):  # fmt: skip
     """Of ``mask * (y @ P.T) * sigmoid(y @ G.T)``, whose gradient is d: those of both products.
 
-    With OUTPUT of ``(z.T @ P.T) * sigmoid(y @ G.T)``. y: (M, C), z: (H, M), M being B * N * N;
-    p, g: (COUNT, C), with OUTPUT p (COUNT, H), all contiguous; d: (B, N, N, COUNT) and mask, read
-    if MASKED: (B, N, N), of any strides. of_p, of_g: (M, COUNT), written from columns first_p and
+    With OUTPUT of ``(z @ P.T) * sigmoid(y @ G.T)``. y: (M, C), M being B * N * N; p, g: (COUNT,
+    C), with OUTPUT p (COUNT, H), all contiguous; z: (M, H), d: (B, N, N, COUNT) and mask, read if
+    MASKED: (B, N, N), of any strides. of_p, of_g: (M, COUNT), written from columns first_p and
     first_g on, rows stride_p and stride_g apart.
     WIDE: products of fp32. Grid: B * N * cdiv(N, PAIRS) * cdiv(COUNT, CHANNELS) programs.
     """
@@ -104,7 +105,8 @@ def gate_gradients(
     if OUTPUT:
         for first in range(0, H, PIECE):
             columns = first + tl.arange(0, PIECE)
-            at = z + row + pairs[:, None] + columns.to(tl.int64)[None, :] * M
+            at = z + (row + pairs[:, None]) * stride_zk
+            at += columns.to(tl.int64)[None, :] * stride_zc
             x = tl.load(at, there[:, None] & (columns < H)[None, :], 0.0)
             acc_p = _add(acc_p, x, p, channels, columns, COUNT, H, WIDE)
     some = there[:, None] & (channels < COUNT)[None, :]
@@ -257,13 +259,13 @@ def _add_sums(
 def gather(
     sums_in, of_w_in, of_b_in, sums_out, of_w_out, of_b_out, stacked, of_p_in, of_g_in, of_g_out,
     other, of_p_out, C, H, PROGRAMS,
-    ROWS: tl.constexpr, COLUMNS: tl.constexpr, SIZE: tl.constexpr,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, SIZE: tl.constexpr, TURNED: tl.constexpr,
 ):  # fmt: skip
     """The gradients of all weights, rounded, from fp32.
 
     sums_in, sums_out: of ``norm_gradient``, of C and H channels; stacked: (4H + C, C), as ``stack``
-    has weights; other: (C, H). Grid: cdiv(2 * C, COLUMNS) + cdiv(2 * H, COLUMNS) + cdiv((4H +
-    C) * C, SIZE) + cdiv(C * H, SIZE) programs, in this order.
+    has weights, with TURNED (C, 4H + C); other: (C, H). Grid: cdiv(2 * C, COLUMNS) + cdiv(2 * H,
+    COLUMNS) + cdiv((4H + C) * C, SIZE) + cdiv(C * H, SIZE) programs, in this order.
     """
     part = tl.program_id(0)
     of_in, of_out = tl.cdiv(2 * C, COLUMNS), tl.cdiv(2 * H, COLUMNS)
@@ -275,7 +277,8 @@ def gather(
     elif part < end:
         at = (part - of_in - of_out) * SIZE + tl.arange(0, SIZE)
         first, last = 2 * H * C, (4 * H + C) * C
-        values = tl.load(stacked + at, at < last, 0.0).to(of_p_in.dtype.element_ty)
+        place = at % C * (4 * H + C) + at // C if TURNED else at
+        values = tl.load(stacked + place, at < last, 0.0).to(of_p_in.dtype.element_ty)
         tl.store(of_p_in + at, values, at < first)
         tl.store(of_g_in + at - first, values, (at >= first) & (at < 2 * first))
         tl.store(of_g_out + at - 2 * first, values, (at >= 2 * first) & (at < last))
