@@ -273,7 +273,7 @@ class Typed(Pointer):
 @pytest.mark.parametrize(
     ("shape", "h", "dtype"),
     [((3, 7, 7, 40), 24, "bfloat16"), ((3, 7, 7, 40), 24, "float16"),
-     ((1, 64, 64, 128), 128, "bfloat16")],
+     ((1, 64, 64, 128), 128, "bfloat16"), ((1, 64, 64, 128), 128, "float32")],
 )  # fmt: skip
 def test_all_launches_of_gradients_compile(
     shape: tuple[int, ...], h: int, dtype: str, monkeypatch: pytest.MonkeyPatch
@@ -308,7 +308,8 @@ def test_all_launches_of_gradients_compile(
             )
             assert compiled.asm["cubin"]
             names.append(launch._kernel.__name__)
-    assert names.count("gates" if h == 128 else "gate_gradients") == 2
+    on_hopper = h == 128 and kind != torch.float32
+    assert names.count("gates" if on_hopper else "gate_gradients") == 2
     assert names[-1] == "gather"
 
 

@@ -188,6 +188,44 @@ def _done(
 
 
 @triton.jit
+def _multiply(
+    count, go, blocks, full, empty, number, group, z, z_full, z_empty, z_at,
+    x, x_full, x_empty, at, phase, last, ME: tl.constexpr,
+    P_PIECES: tl.constexpr, PIECES: tl.constexpr, STAGES: tl.constexpr, RESIDENT: tl.constexpr,
+    OUTPUT: tl.constexpr, CLUSTER: tl.constexpr,
+):  # fmt: skip
+    """What is gated, and its gates, when it is the consumer's turn; the other's is next.
+
+    With OUTPUT the first is of products z, else of x too, and z is x.
+    """
+    BOTH: tl.constexpr = P_PIECES + PIECES
+    _begin(go, count, ME)
+    z_last = last if OUTPUT else False
+    p = tl.zeros((GROUP, 2 * PAIRS), tl.float32)
+    p = _add_pieces(
+        p, blocks, full, empty, number, group, z, z_full, z_empty, z_at, phase, z_last,
+        0, P_PIECES, BOTH, STAGES, RESIDENT, OUTPUT, CLUSTER,
+    )  # fmt: skip
+    p = tlx.async_dot_wait(0, p)
+    _done(
+        empty, number, group, z_empty[z_at + P_PIECES - 1], z_last, P_PIECES - 1,
+        BOTH, STAGES, RESIDENT, CLUSTER,
+    )  # fmt: skip
+    g = tl.zeros((GROUP, 2 * PAIRS), tl.float32)
+    g = _add_pieces(
+        g, blocks, full, empty, number, group, x, x_full, x_empty, at, phase, last,
+        P_PIECES, PIECES, BOTH, STAGES, RESIDENT, False, CLUSTER,
+    )  # fmt: skip
+    release(go[1 - ME])
+    g = tlx.async_dot_wait(0, g)
+    _done(
+        empty, number, group, x_empty[at + PIECES - 1], last, BOTH - 1,
+        BOTH, STAGES, RESIDENT, CLUSTER,
+    )  # fmt: skip
+    return p, g
+
+
+@triton.jit
 def _normalised(
     acc, measured, at, terms, MEASURED: tl.constexpr, UNITS: tl.constexpr
 ):  # fmt: skip
@@ -517,7 +555,6 @@ def _finish(
     RESIDENT: tl.constexpr, TILES: tl.constexpr, CLUSTER: tl.constexpr, MEASURED: tl.constexpr,
     UNITS: tl.constexpr,
 ):  # fmt: skip
-    BOTH: tl.constexpr = PIECES + H_PIECES
     for turn in range(turns):
         at, z_at, phase = turn % TILES * PIECES, turn % TILES * H_PIECES, turn // TILES & 1
         for step in range(GROUPS // 2):
@@ -525,27 +562,10 @@ def _finish(
             number, last = turn * GROUPS + group, step == GROUPS // 2 - 1
             channel = group * GROUP
             of_p, of_g = _terms(p_terms, channel, C, COUNT), _terms(g_terms, channel, C, COUNT)
-            _begin(go, turn * (GROUPS // 2) + step, ME)
-            p = tl.zeros((GROUP, 2 * PAIRS), tl.float32)
-            p = _add_pieces(
-                p, blocks, full, empty, number, group, z, z_full, z_empty, z_at, phase, last,
-                0, H_PIECES, BOTH, STAGES, RESIDENT, True, CLUSTER,
-            )  # fmt: skip
-            p = tlx.async_dot_wait(0, p)
-            _done(
-                empty, number, group, z_empty[z_at + H_PIECES - 1], last, H_PIECES - 1,
-                BOTH, STAGES, RESIDENT, CLUSTER,
-            )  # fmt: skip
-            g = tl.zeros((GROUP, 2 * PAIRS), tl.float32)
-            g = _add_pieces(
-                g, blocks, full, empty, number, group, x, x_full, x_empty, at, phase, last,
-                H_PIECES, PIECES, BOTH, STAGES, RESIDENT, False, CLUSTER,
-            )  # fmt: skip
-            release(go[1 - ME])
-            g = tlx.async_dot_wait(0, g)
-            _done(
-                empty, number, group, x_empty[at + PIECES - 1], last, BOTH - 1,
-                BOTH, STAGES, RESIDENT, CLUSTER,
+            p, g = _multiply(
+                turn * (GROUPS // 2) + step, go, blocks, full, empty, number, group,
+                z, z_full, z_empty, z_at, x, x_full, x_empty, at, phase, last,
+                ME, H_PIECES, PIECES, STAGES, RESIDENT, True, CLUSTER,
             )  # fmt: skip
             if MEASURED:
                 if step == 0:

@@ -15,19 +15,17 @@ from remora.kernels.triangle_folded import (
     DEPTH,
     GROUP,
     PAIRS,
-    _add_pieces,
-    _begin,
     _block_of,
     _copy_pairs,
     _copy_weights,
-    _done,
     _mask_of,
+    _multiply,
     _pairs_of,
     _places_of,
     _turns,
 )
 from remora.kernels.triangle_hopper import put
-from remora.kernels.warp_group import release, wait
+from remora.kernels.warp_group import wait
 
 #: Registers of each thread of the second consumer, and of the task that loads the mask.
 _CONSUMER, _MASKER = tl.constexpr(216), tl.constexpr(40)
@@ -145,46 +143,23 @@ def _consume(
     RESIDENT: tl.constexpr, TILES: tl.constexpr, CLUSTER: tl.constexpr, OUTPUT: tl.constexpr,
     MASKED: tl.constexpr,
 ):  # fmt: skip
-    BOTH: tl.constexpr = PIECES + P_PIECES
     for turn in range(turns):
         at, phase = turn % TILES * PIECES, turn // TILES & 1
         for step in range(GROUPS // 2):
             group = step * 2 + ME
             number, last = turn * GROUPS + group, step == GROUPS // 2 - 1
-            _begin(go, turn * (GROUPS // 2) + step, ME)
-            p = tl.zeros((GROUP, 2 * PAIRS), tl.float32)
             if OUTPUT:
-                z_at = turn % TILES * P_PIECES
-                p = _add_pieces(
-                    p, blocks, full, empty, number, group, z, z_full, z_empty, z_at, phase, last,
-                    0, P_PIECES, BOTH, STAGES, RESIDENT, True, CLUSTER,
-                )  # fmt: skip
-                p = tlx.async_dot_wait(0, p)
-                _done(
-                    empty, number, group, z_empty[z_at + P_PIECES - 1], last, P_PIECES - 1,
-                    BOTH, STAGES, RESIDENT, CLUSTER,
+                p, g = _multiply(
+                    turn * (GROUPS // 2) + step, go, blocks, full, empty, number, group,
+                    z, z_full, z_empty, turn % TILES * P_PIECES, x, x_full, x_empty, at, phase,
+                    last, ME, P_PIECES, PIECES, STAGES, RESIDENT, True, CLUSTER,
                 )  # fmt: skip
             else:
-                p = _add_pieces(
-                    p, blocks, full, empty, number, group, x, x_full, x_empty, at, phase, False,
-                    0, P_PIECES, BOTH, STAGES, RESIDENT, False, CLUSTER,
+                p, g = _multiply(
+                    turn * (GROUPS // 2) + step, go, blocks, full, empty, number, group,
+                    x, x_full, x_empty, at, x, x_full, x_empty, at, phase,
+                    last, ME, P_PIECES, PIECES, STAGES, RESIDENT, False, CLUSTER,
                 )  # fmt: skip
-                p = tlx.async_dot_wait(0, p)
-                _done(
-                    empty, number, group, x_empty[at], False, P_PIECES - 1,
-                    BOTH, STAGES, RESIDENT, CLUSTER,
-                )  # fmt: skip
-            g = tl.zeros((GROUP, 2 * PAIRS), tl.float32)
-            g = _add_pieces(
-                g, blocks, full, empty, number, group, x, x_full, x_empty, at, phase, last,
-                P_PIECES, PIECES, BOTH, STAGES, RESIDENT, False, CLUSTER,
-            )  # fmt: skip
-            release(go[1 - ME])
-            g = tlx.async_dot_wait(0, g)
-            _done(
-                empty, number, group, x_empty[at + PIECES - 1], last, BOTH - 1,
-                BOTH, STAGES, RESIDENT, CLUSTER,
-            )  # fmt: skip
             if MASKED:
                 if step == 0:
                     wait(known[0], turn & 1)
