@@ -40,6 +40,7 @@ def products_are(c: torch.Tensor, x: np.ndarray, y: np.ndarray) -> None:
     most = (x.shape[1] + 8) * 2.0**-24 * (np.abs(x) @ np.abs(y).T)
     off = np.abs(c.numpy() - x @ y.T)
     assert (off <= most).all(), f"off by {np.max(off / most):.3g} of what rounding may do"
+    assert np.linalg.norm(off) < 1e-6 * np.linalg.norm(x @ y.T)
 
 
 @pytest.mark.parametrize("copied", [False, True])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import re
 from typing import TYPE_CHECKING, Any
 
@@ -42,7 +41,6 @@ def shared_memory(target: Any) -> int | None:
     return _SHARED_MEMORY.get((target.backend, str(target.arch)))
 
 
-@functools.cache
 def ptxas_release(arch: int) -> tuple[int, int]:
     """Of the ptxas that Triton compiles with for an NVIDIA architecture (90 for sm_90).
 

@@ -101,9 +101,6 @@ _CONFIGS = {
     256: Config(64, q_stages=1, o_parts=2, registers=240, release=False, integers=False, sums=True),
 }
 
-# Where tiles differ in their steps.
-_UNEVEN = _CONFIGS | {64: replace(_CONFIGS[64], integers=False)}
-
 # The first ptxas with whose code pairs pay at 64 where tiles differ; with 13.0's they lost 7 %.
 _PAIRS_PAY = (13, 4)
 
@@ -112,12 +109,12 @@ _PAIRS_PAY = (13, 4)
 _BACKWARD_BLOCK_M = {64: 128, 80: 64, 96: 64, 128: 64}
 
 
+@functools.cache
 def config_of(dim: int, even: bool) -> Config:
     """For a head dimension, on Hopper. even: whether all tiles of queries see as many keys."""
-    config = (_CONFIGS if even else _UNEVEN)[dim]
-    if dim == 64 and not even and ptxas_release(90) < _PAIRS_PAY:
-        return replace(config, pairs=False)
-    return config
+    if dim == 64 and not even:
+        return replace(_CONFIGS[64], integers=False, pairs=ptxas_release(90) >= _PAIRS_PAY)
+    return _CONFIGS[dim]
 
 
 @dataclass(frozen=True)
@@ -327,7 +324,10 @@ class Problem:
 
     def _forward_elsewhere(self, o: Any, sums: Any) -> None:
         """``forward`` on anything but Hopper."""
-        if self._launched_elsewhere(o, sums):
+        from remora.kernels import attention_elsewhere
+
+        target = _target(self.q)
+        if target is not None and attention_elsewhere.launched(self, o, sums, target):
             return
         block_m, block_n = _plain_blocks(self.q, self.dim)
         attention_plain[(triton.cdiv(self.longest_q, block_m), self.heads, self.batch)](
@@ -335,13 +335,6 @@ class Problem:
             *_strides(self.q, self.k, self.v, o), *self.extents, **self.constants,
             DIM=self.dim, BLOCK_M=block_m, BLOCK_N=block_n
         )  # fmt: skip
-
-    def _launched_elsewhere(self, o: Any, sums: Any) -> bool:
-        """Whether a kernel of CDNA's or Blackwell's takes it; then it is launched."""
-        from remora.kernels import attention_elsewhere
-
-        target = _target(self.q)
-        return target is not None and attention_elsewhere.launched(self, o, sums, target)
 
     def described(self, x: Any, rows: int, columns: int) -> Any:
         """Boxes of rows of an operand, which is copied where the copy engine does not take it."""

@@ -144,13 +144,13 @@ def _scale(variance, eps):
 @triton.jit
 def _add_pieces(
     acc, blocks, full, empty, number, group, pairs, pairs_full, pairs_empty, at, pairs_phase,
-    arrive, FIRST: tl.constexpr, PIECES: tl.constexpr, BLOCKS: tl.constexpr, STAGES: tl.constexpr,
-    RESIDENT: tl.constexpr, BY_COLUMN: tl.constexpr, CLUSTER: tl.constexpr,
+    arrive, other, FIRST: tl.constexpr, PIECES: tl.constexpr, BLOCKS: tl.constexpr,
+    STAGES: tl.constexpr, RESIDENT: tl.constexpr, BY_COLUMN: tl.constexpr, CLUSTER: tl.constexpr,
 ):  # fmt: skip
     """``acc + weights @ pairs.T`` over PIECES, of the group's BLOCKS of weights from FIRST on.
 
-    The last product is in flight then. All but its weights, and with ``arrive`` its pairs, are
-    done with: see ``_done``.
+    Weights, and with ``arrive`` pairs, are done with then: see ``_done``. other: the barrier of the
+    consumer whose turn it is while the last product is in flight; None: it stays this one's.
     """
     for piece in tl.static_range(PIECES):
         stage, phase = _place(number, group, FIRST + piece, BLOCKS, STAGES, RESIDENT)
@@ -164,6 +164,13 @@ def _add_pieces(
                 empty, number, group, pairs_empty[at + piece - 1], arrive, FIRST + piece - 1,
                 BLOCKS, STAGES, RESIDENT, CLUSTER,
             )  # fmt: skip
+    if other is not None:
+        release(other)
+    acc = tlx.async_dot_wait(0, acc)
+    _done(
+        empty, number, group, pairs_empty[at + PIECES - 1], arrive, FIRST + PIECES - 1,
+        BLOCKS, STAGES, RESIDENT, CLUSTER,
+    )  # fmt: skip
     return acc
 
 
@@ -203,24 +210,13 @@ def _multiply(
     z_last = last if OUTPUT else False
     p = tl.zeros((GROUP, 2 * PAIRS), tl.float32)
     p = _add_pieces(
-        p, blocks, full, empty, number, group, z, z_full, z_empty, z_at, phase, z_last,
+        p, blocks, full, empty, number, group, z, z_full, z_empty, z_at, phase, z_last, None,
         0, P_PIECES, BOTH, STAGES, RESIDENT, OUTPUT, CLUSTER,
-    )  # fmt: skip
-    p = tlx.async_dot_wait(0, p)
-    _done(
-        empty, number, group, z_empty[z_at + P_PIECES - 1], z_last, P_PIECES - 1,
-        BOTH, STAGES, RESIDENT, CLUSTER,
     )  # fmt: skip
     g = tl.zeros((GROUP, 2 * PAIRS), tl.float32)
     g = _add_pieces(
-        g, blocks, full, empty, number, group, x, x_full, x_empty, at, phase, last,
+        g, blocks, full, empty, number, group, x, x_full, x_empty, at, phase, last, go[1 - ME],
         P_PIECES, PIECES, BOTH, STAGES, RESIDENT, False, CLUSTER,
-    )  # fmt: skip
-    release(go[1 - ME])
-    g = tlx.async_dot_wait(0, g)
-    _done(
-        empty, number, group, x_empty[at + PIECES - 1], last, BOTH - 1,
-        BOTH, STAGES, RESIDENT, CLUSTER,
     )  # fmt: skip
     return p, g
 
@@ -398,13 +394,7 @@ def _project(
             both = tl.zeros((2 * GROUP, 2 * PAIRS), tl.float32)
             both = _add_pieces(
                 both, blocks, full, empty, number, group, x, x_full, x_empty, at, phase, last,
-                0, PIECES, PIECES, STAGES, RESIDENT, False, CLUSTER,
-            )  # fmt: skip
-            release(go[1 - ME])
-            both = tlx.async_dot_wait(0, both)
-            _done(
-                empty, number, group, x_empty[at + PIECES - 1], last, PIECES - 1,
-                PIECES, STAGES, RESIDENT, CLUSTER,
+                go[1 - ME], 0, PIECES, PIECES, STAGES, RESIDENT, False, CLUSTER,
             )  # fmt: skip
             if step == 0:
                 wait(known[0], turn & 1)

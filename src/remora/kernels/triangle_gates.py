@@ -148,18 +148,14 @@ def _consume(
         for step in range(GROUPS // 2):
             group = step * 2 + ME
             number, last = turn * GROUPS + group, step == GROUPS // 2 - 1
+            of, of_full, of_empty, of_at = x, x_full, x_empty, at
             if OUTPUT:
-                p, g = _multiply(
-                    turn * (GROUPS // 2) + step, go, blocks, full, empty, number, group,
-                    z, z_full, z_empty, turn % TILES * P_PIECES, x, x_full, x_empty, at, phase,
-                    last, ME, P_PIECES, PIECES, STAGES, RESIDENT, True, CLUSTER,
-                )  # fmt: skip
-            else:
-                p, g = _multiply(
-                    turn * (GROUPS // 2) + step, go, blocks, full, empty, number, group,
-                    x, x_full, x_empty, at, x, x_full, x_empty, at, phase,
-                    last, ME, P_PIECES, PIECES, STAGES, RESIDENT, False, CLUSTER,
-                )  # fmt: skip
+                of, of_full, of_empty, of_at = z, z_full, z_empty, turn % TILES * P_PIECES
+            p, g = _multiply(
+                turn * (GROUPS // 2) + step, go, blocks, full, empty, number, group,
+                of, of_full, of_empty, of_at, x, x_full, x_empty, at, phase, last,
+                ME, P_PIECES, PIECES, STAGES, RESIDENT, OUTPUT, CLUSTER,
+            )  # fmt: skip
             if MASKED:
                 if step == 0:
                     wait(known[0], turn & 1)
